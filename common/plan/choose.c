@@ -11,7 +11,7 @@
 
 static bool plan_fits(const struct plan_request *r, const struct plan *plan)
 {
-    double pool = r->pool_bytes ? (double)r->pool_bytes : INFINITY;
+    double pool = r->pool_bytes && r->pool_bytes != PLAN_POOL_CHOOSE ? (double)r->pool_bytes : INFINITY;
 
     return r->ignore_capacity || (plan->s_part_bytes <= (double)hardware_usable_bytes(r->s_part) &&
                                   plan->kv_bytes_per_worker <= (plan->workers == 0 ? pool : (double)r->worker->memory_bytes));
@@ -50,29 +50,9 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
 
 // --- workers ----------------------------------------------------------------------------------------------------------
 
-// Returns whether n workers keep the S-part busy; bytes_too: the link's time counts, too, not only reading.
-static bool is_balanced(const struct plan_request *r, uint32_t batch, uint32_t n, bool link_too)
+static bool in_time(const struct plan_request *r, const struct plan *plan)
 {
-    struct plan plan;
-    plan_predict(r, batch, n, batch > 1 ? 2 : 1, &plan);
-    // All stages of a pipeline ask the workers at once.
-    return plan.stages * plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us + plan.pool_layer_us;
-}
-
-static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
-{
-    uint32_t low = 1, high = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX); // more workers than rows have nothing to do
-
-    if (!is_balanced(r, batch, high, link_too))
-        return 0;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (is_balanced(r, batch, middle, link_too))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+    return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
 }
 
 // Returns the least number of workers that hold the KV; 0: no number does.
@@ -86,55 +66,104 @@ static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
     return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
 }
 
-// Finds the best plan at a batch. false: it does not fit in any memory; *out then says what the nearest would take.
-static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *out)
+// Returns the fewest of [low, high] workers that reach a rate in time, which `high` do: more workers are never slower.
+static uint32_t least_workers(const struct plan_request *r, uint32_t batch, double rate, uint32_t low, uint32_t high)
 {
-    struct plan local;
-    uint32_t n = r->workers, holding;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        struct plan plan;
+        plan_predict(r, batch, middle, 0, &plan);
+        if (plan.tokens_per_second >= rate && in_time(r, &plan))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
 
-    if (n != PLAN_CHOOSE) {
-        plan_predict(r, batch, n, 0, out);
+// Returns how many of [low, high] workers are worth their cost: those that give most for the price or, where prices are not known, the fewest
+// of which twice as many give less than PLAN_WORTH more.
+static uint32_t workers_worth(const struct plan_request *r, uint32_t batch, uint32_t low, uint32_t high)
+{
+    double most = 0;
+    uint32_t chosen = high;
+
+    for (uint32_t n = low; n <= high; n += 1 + n / 8) {
+        struct plan plan, twice;
+        plan_predict(r, batch, n, 0, &plan);
+        if (plan.price_per_hour != 0) {
+            chosen = plan.tokens_per_second / plan.price_per_hour > most ? n : chosen;
+            most = MAX(most, plan.tokens_per_second / plan.price_per_hour);
+            continue;
+        }
+        plan_predict(r, batch, MIN(2 * n, high), 0, &twice);
+        if (twice.tokens_per_second < PLAN_WORTH * plan.tokens_per_second)
+            return n;
+    }
+    return chosen;
+}
+
+// Finds the plan of the fewest workers at a batch that reaches `wanted` in time; where none is wanted, or it cannot be reached, that of as
+// many as are worth their cost. false: it does not fit in any memory; *out then says what the nearest would take.
+static bool at_batch(const struct plan_request *r, uint32_t batch, double wanted, struct plan *out)
+{
+    const uint32_t high = MIN(batch, (uint32_t)PLAN_WORKERS_MAX); // more workers than sequences have nothing to do
+    struct plan local, most;
+
+    if (r->workers != PLAN_CHOOSE) {
+        plan_predict(r, batch, r->workers, 0, out);
         return plan_fits(r, out);
     }
-    n = least_balanced(r, batch, true);
-    if (n == 0)
-        n = least_balanced(r, batch, false);
-    if (n == 0)
-        n = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX);
-    holding = least_holding(r, batch);
-    plan_predict(r, batch, MIN(MAX(n, holding), (uint32_t)PLAN_WORKERS_MAX), 0, out);
-    if (holding > n)
-        out->bound_by = PLAN_CAPACITY;
-    plan_predict(r, batch, 0, 1, &local); // workers are used only if they make it faster, or possible
-    if (plan_fits(r, &local) && (local.tokens_per_second >= out->tokens_per_second || !plan_fits(r, out)))
+    const uint32_t holding = MIN(least_holding(r, batch), high);
+    plan_predict(r, batch, 0, 1, &local);
+    plan_predict(r, batch, high, 0, &most);
+    const bool local_fits = plan_fits(r, &local) && plan_pool_computes(r), most_fits = holding && plan_fits(r, &most);
+    const double best = MAX(local_fits ? local.tokens_per_second : 0, most_fits ? most.tokens_per_second : 0);
+    const bool reached = wanted > 0 && wanted <= best, timely = most_fits && in_time(r, &most);
+    *out = most_fits ? most : local;
+    if (!most_fits)
+        return local_fits;
+    const uint32_t worth = reached ? holding : workers_worth(r, batch, holding, high);
+    if (timely)
+        plan_predict(r, batch, least_workers(r, batch, reached ? wanted : 0, worth, high), 0, out);
+    else
+        plan_predict(r, batch, worth, 0, out);
+    const double enough = reached ? wanted : out->tokens_per_second / PLAN_WORTH; // none cost less
+    if (local_fits && local.tokens_per_second >= enough && (in_time(r, &local) || !timely)) {
         *out = local;
-    return plan_fits(r, out);
+        return true;
+    }
+    if (out->workers == holding && holding > 1)
+        out->bound_by = PLAN_CAPACITY;
+    return true;
 }
 
 // --- the batch --------------------------------------------------------------------------------------------------------
 
-static bool in_time(const struct plan_request *r, const struct plan *plan)
-{
-    return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
-}
+// Returns what a plan costs: its price or, where that is not known, its workers.
+static double cost_of(const struct plan *plan) { return plan->price_per_hour != 0 ? plan->price_per_hour : plan->workers; }
 
-// Finds the least batch that reaches `wanted` within time and memory; *best is the fastest of all that were looked at. false: there is
-// none.
+// Finds the plan of the least cost that reaches `wanted` within time and memory, of several the one of the smallest batch; *best is the
+// fastest of all that were looked at. false: there is none.
 static bool least_reaching(const struct plan_request *r, double wanted, struct plan *out, struct plan *best)
 {
+    bool found = false;
+
     *best = (struct plan){0};
     for (uint32_t batch = 1; batch <= PLAN_BATCH_MAX; batch += 1 + batch / 256) {
         struct plan plan;
-        if (!at_batch(r, batch, &plan) || !in_time(r, &plan))
+        if (!at_batch(r, batch, wanted, &plan) || !in_time(r, &plan))
             continue;
         if (plan.tokens_per_second > best->tokens_per_second)
             *best = plan;
-        if (plan.tokens_per_second >= wanted) {
-            *out = plan;
-            return true;
-        }
+        if (plan.tokens_per_second < wanted || (found && cost_of(&plan) >= cost_of(out)))
+            continue;
+        *out = plan;
+        found = true;
+        if (r->workers != PLAN_CHOOSE || plan.workers == 0) // nothing costs less
+            break;
     }
-    return false;
+    return found;
 }
 
 bool plan_fastest(const struct plan_request *r, struct plan *out)
@@ -145,41 +174,16 @@ bool plan_fastest(const struct plan_request *r, struct plan *out)
     return out->batch > 0;
 }
 
-// Finds the least batch that comes near the most that given workers reach.
+// Finds the plan of the least cost that comes near the most that is reached.
 static bool near_most(const struct plan_request *r, struct plan *out)
 {
     struct plan best;
     return plan_fastest(r, &best) && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
 }
 
-// Chooses the batch if no rate is asked for: the knee of the S-part, for which workers can always be found, or the largest batch below
-// it that is in time; without workers, if the S-part's own memory gives more.
-static bool at_knee(const struct plan_request *r, struct plan *out)
-{
-    struct plan_request alone = *r;
-    struct plan_need needs[32];
-    struct plan local;
-    uint32_t knee = 1;
-    bool found = false;
-
-    if (r->workers != PLAN_CHOOSE)
-        return near_most(r, out);
-    for (uint32_t i = plan_sweep(r, needs, ARRAY_COUNT(needs)); i-- > 0;)
-        if (needs[i].knee)
-            knee = needs[i].batch;
-    for (; knee && !found; knee = knee > 64 ? knee - knee / 64 : knee - 1)
-        found = at_batch(r, knee, out) && in_time(r, out);
-    alone.workers = 0;
-    if (!r->ignore_capacity && near_most(&alone, &local) && (!found || local.tokens_per_second >= out->tokens_per_second)) {
-        *out = local;
-        return true;
-    }
-    return found;
-}
-
 static enum status make_for_batch(const struct plan_request *r, struct plan *out, struct error *error)
 {
-    if (!at_batch(r, r->batch, out))
+    if (!at_batch(r, r->batch, r->tokens_per_second, out))
         return refuse_memory(r, out, error);
     if (!in_time(r, out))
         return error_set(error, STATUS_FAILED_PRECONDITION,
@@ -194,15 +198,23 @@ static enum status make_for_batch(const struct plan_request *r, struct plan *out
     return STATUS_OK;
 }
 
-// Takes the fewest stages that hold the model and reach what is asked for; without such a number the error is that of the most.
+// Takes the number of stages of the least cost that holds the model and reaches what is asked for, the fewest where prices are not known;
+// without such a number the error is that of the most.
 static enum status choose_stages(const struct plan_request *request, struct plan *out, struct error *error)
 {
     struct plan_request r = *request;
-    enum status status = STATUS_RESOURCE_EXHAUSTED;
+    enum status found = STATUS_RESOURCE_EXHAUSTED, status;
+    struct plan plan;
 
-    for (r.stages = 1; status && r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++)
-        status = plan_make(&r, out, error);
-    return status;
+    for (r.stages = 1; r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++) {
+        status = plan_make(&r, &plan, found ? error : NULL);
+        if (!status && (found || (plan.price_per_hour != 0 && plan.price_per_hour < out->price_per_hour)))
+            *out = plan;
+        found = status && found ? status : STATUS_OK;
+        if (!found && plan.price_per_hour == 0)
+            break;
+    }
+    return found;
 }
 
 enum status plan_make(const struct plan_request *r, struct plan *out, struct error *error)
@@ -215,11 +227,13 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
 
     struct plan best, least;
 
+    if (r->workers == 0 && !plan_pool_computes(r))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--workers 0: a GPU's own pool has KV in f16: --kv-type f16, or workers");
     if (r->batch)
         return make_for_batch(r, out, error);
-    if (r->tokens_per_second != 0 ? least_reaching(r, r->tokens_per_second, out, &best) : at_knee(r, out))
+    if (r->tokens_per_second != 0 ? least_reaching(r, r->tokens_per_second, out, &best) : near_most(r, out))
         return STATUS_OK;
-    if (!at_batch(r, 1, &least))
+    if (!at_batch(r, 1, 0, &least))
         return refuse_memory(r, &least, error);
     if (!in_time(r, &least))
         return error_set(error, STATUS_FAILED_PRECONDITION,
@@ -231,6 +245,31 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
         "meshes, or other hardware",
         r->tokens_per_second, best.tokens_per_second, best.batch, best.workers, best.step_ms, plan_bound_name(best.bound_by),
         ceil(r->tokens_per_second / best.tokens_per_second));
+}
+
+void plan_one_more(const struct plan_request *request, const struct plan *plan, struct plan_more *out)
+{
+    struct plan_request r = *request;
+    struct hardware link = *r.link;
+    struct plan more;
+
+    *out = (struct plan_more){0};
+    r.stages = plan->stages;
+    if (plan->workers) {
+        plan_predict(&r, plan->batch, plan->workers + 1, 0, &more);
+        out->worker = plan_fits(&r, &more) ? more.tokens_per_second : 0;
+        r.link = &link;
+        link.link_gb_per_second *= 2;
+        plan_predict(&r, plan->batch, plan->workers, 0, &more);
+        out->link = plan_fits(&r, &more) ? more.tokens_per_second : 0;
+        r.link = request->link;
+    }
+    plan_predict(&r, 2 * plan->batch, plan->workers, 0, &more);
+    out->batch = plan_fits(&r, &more) ? more.tokens_per_second : 0;
+    if (++r.stages > MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers))
+        return;
+    plan_predict(&r, plan->batch, plan->workers, 0, &more);
+    out->s_part = plan_fits(&r, &more) ? more.tokens_per_second : 0;
 }
 
 static double slowest_us(const struct plan *plan)

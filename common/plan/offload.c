@@ -243,7 +243,8 @@ void offload_model_make(const struct offload_request *r, uint32_t gpu_batch, uin
                                   .layers = r->shape->layers,
                                   .decode_steps = z.n - 1,
                                   .delegated = r->workers > 0,
-                                  .copies_wait = r->device->offload.copies_wait};
+                                  .copies_wait = r->device->offload.copies_wait,
+                                  .weights_only = !r->paper};
     out->tiers[OFFLOAD_DEVICE] = true;
     out->tiers[OFFLOAD_HOST] = !is_host && r->host_bytes;
     out->tiers[OFFLOAD_DISK] = r->disk_bytes > 0;
@@ -353,7 +354,8 @@ static Clp_Simplex *load(const struct program *p, const struct offload_model *m,
     for (int column = 0; column < COLUMNS; column++) {
         int tier = column % OFFLOAD_TIERS;
         starts[column] = count;
-        upper[column] = column >= OFFLOAD_SPLITS ? DBL_MAX : tier <= (int)last && m->tiers[tier] && column != OFFLOAD_HD ? 1 : 0;
+        const bool stays = tier > 0 && (column == OFFLOAD_HD || (m->weights_only && column >= OFFLOAD_HG));
+        upper[column] = column >= OFFLOAD_SPLITS ? DBL_MAX : tier <= (int)last && m->tiers[tier] && !stays ? 1 : 0;
         for (int row = 0; row < p->rows; row++)
             if (p->coefficients[row][column] != 0) {
                 rows[count] = row;

@@ -29,6 +29,7 @@
 //    with the same rate, the one with the least on disk is taken.
 //  - With workers, KV and attention are delegated: instead of c, a fixed time for the rows' way and the workers' reading. With
 //    two batches or more it runs beside the products.
+//  - Unless `paper` is set, activations and KV stay on the device or go to workers: that is what this mesh does.
 //  - A device without copy_in_gb_per_second is the host itself (a CPU): its memory and the disk are the two tiers.
 //
 // Worked number: OPT-30B on a T4, s = 512, n = 32, b = 48·3. A layer's weights are 1.233 GB, 18 % of them on the device. Prompts:
@@ -61,7 +62,8 @@ struct offload_request {
     const struct hardware *device;
     const struct hardware *worker, *link; // used with workers > 0
     enum kv_type kv_type;
-    bool compress;                   // weights and KV in OFFLOAD_COMPRESSED_BITS
+    bool paper;    // activations and KV may leave the device, too, as FlexGen has them; this mesh moves weights alone
+    bool compress; // weights and KV in OFFLOAD_COMPRESSED_BITS
     uint64_t host_bytes, disk_bytes; // 0: no such tier. For a device that is the host, host_bytes replaces its memory unless 0
     uint32_t prompt_tokens, generated_tokens; // both >= 1
     double disk_read_mb_per_second;           // 0: as the device's file says

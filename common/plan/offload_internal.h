@@ -32,6 +32,7 @@ struct offload_model {
     bool tiers[OFFLOAD_TIERS]; // that exist
     bool delegated;            // attention is the workers': KV has no fractions
     bool copies_wait;
+    bool weights_only;                                           // activations and KV stay on the device
     struct offload_linear lanes[OFFLOAD_PHASES][OFFLOAD_LANES];  // seconds of a layer
     double products[OFFLOAD_PHASES];                             // of the compute lane: what is not attention
     struct offload_linear memory[OFFLOAD_TIERS][OFFLOAD_PHASES]; // bytes

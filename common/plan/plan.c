@@ -13,7 +13,13 @@
 #define GIGA 1e9
 #define US 1e6 // in a second
 
-enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
+enum {
+    CHUNK_ROWS = 512,
+    TILE_ROWS = 8,
+    STEP_TARGET_US = 16000,
+    STRETCH = 2,
+    MINI_BATCHES_MOST = 3
+}; // the scheduling core's defaults
 
 const char *plan_bound_name(enum plan_bound bound)
 {
@@ -39,6 +45,11 @@ static double prompt_mean_read(const struct plan_request *r)
     const double p = r->prompt_tokens, w = MIN((double)r->shape->window, p);
     const double windowed = (double)r->shape->windowed_layers / MAX(r->shape->layers, 1u), whole = (p + 1) / 2;
     return whole - (windowed > 0 && p > 0 ? windowed * (whole - (w * (w + 1) / 2 + (p - w) * w) / p) : 0);
+}
+
+static double prefill_rows_each(const struct plan_request *r)
+{
+    return r->without_prompts ? 0 : (double)r->prompt_tokens / r->generated_tokens;
 }
 
 const struct plan_weights *plan_weights_of(const struct plan_shape *shape, const struct hardware *s_part)
@@ -166,49 +177,102 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-// Predicts a layer of a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
-// prompts: the prefill rows that each of them brings along in the same step; they attend where its sequence is.
-static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, double prompts,
-                          struct plan *out)
+// A mini-batch's step: decode rows, `local` of them in the S-part's memory beside workers, and rows of one prompt, which attend where the KV
+// of that prompt lies: at one place.
+struct step_rows {
+    double decode, local, prefill;
+    bool prefill_local;
+};
+
+// What a layer of it takes; bytes_us is link_us without its round trip.
+struct layer_times {
+    double s_part_us, pool_us, r_part_us, link_us, bytes_us;
+};
+
+static double place_us(const struct plan_request *r, const struct cost_r_part *place, double calls, double decode, double prefill)
 {
-    const double away = rows - local, pair_context = prompt_mean_read(r);
+    return calls * place->call_us + decode * (place->row_us + plan_mean_read(r) * place->token_us) +
+           prefill * (place->row_us + prompt_mean_read(r) * place->prefill_us);
+}
+
+static struct layer_times time_layer(const struct plan_request *r, uint32_t workers, const struct step_rows *rows)
+{
+    const double away = rows->decode - rows->local, prefill_away = rows->prefill_local ? 0 : rows->prefill;
     bool add_up = workers && r->worker->shares_cores;
     double shared = workers && !add_up ? ceil(away / workers) : away; // rows of the fullest worker, or of all in turn
-    double prompts_us = workers && !add_up ? away / workers : away;   // prompts are spread over steps
+    struct layer_times times = {0};
     struct cost_s_part s;
     struct cost_r_part place;
 
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
-    prompts_us *= prompts * (place.row_us + pair_context * place.prefill_us);
-    out->s_part_layer_us = cost_curve_at(&s.layer, rows * (1 + prompts));
-    out->r_part_layer_us = away > 0 ? place.call_us * (add_up ? MIN(workers, away) : 1) +
-                                          shared * (place.row_us + plan_mean_read(r) * place.token_us) + prompts_us
-                                    : 0;
-    if (local > 0) {
-        struct cost_r_part pool;
-        plan_r_part(r, 0, &pool);
-        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_read(r) * pool.token_us) +
-                             local * prompts * (pool.row_us + pair_context * pool.prefill_us);
+    times.s_part_us = cost_curve_at(&s.layer, rows->decode + rows->prefill);
+    if (away > 0 || prefill_away > 0)
+        times.r_part_us = place_us(r, &place, add_up ? MIN(workers, MAX(away, 1)) : 1, shared, prefill_away);
+    if (workers && (away > 0 || prefill_away > 0)) {
+        times.bytes_us = (away + prefill_away) / workers * place.link_row_us;
+        times.link_us = place.link_us + times.bytes_us;
     }
-    out->head_us = cost_curve_at(&s.head, rows);
-    out->link_layer_us = 0;
-    if (workers && away > 0)
-        out->link_layer_us = place.link_us + away * (1 + prompts) / workers * place.link_row_us;
+    if (rows->local > 0 || rows->prefill > prefill_away) {
+        plan_r_part(r, 0, &place);
+        times.pool_us = place_us(r, &place, 1, rows->local, rows->prefill - prefill_away);
+    }
+    return times;
 }
 
-static double prefill_rows_each(const struct plan_request *r) { return (double)r->prompt_tokens / r->generated_tokens; }
-
-// Prompts of a model that was measured take steps of their own, and their time is the S-part's.
-static void predict_s_part_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
+// A round of mini-batches of one s-part, a share of which has other, longer times than the others; tail_us: what a step takes besides its
+// layers.
+static struct sched_round round_of(const struct plan_request *r, const struct layer_times *usual, const struct layer_times *longer,
+                                   double share, double tail_us)
 {
-    struct cost_s_part s;
+    const double layers = r->shape->layers, others = 1 - share, s_part_us = others * usual->s_part_us + share * longer->s_part_us;
 
-    predict_layer(r, rows, local, workers, r->s_part->model.name ? 0 : prefill_rows_each(r), out);
-    if (!r->s_part->model.name)
-        return;
-    plan_s_part(r, &s);
-    out->s_part_layer_us += rows * prefill_rows_each(r) * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
+    return (struct sched_round){
+        .s_part_us = layers * s_part_us + tail_us,
+        .here_us = layers * (others * usual->pool_us + share * longer->pool_us),
+        .away_us = layers * (others * MAX(usual->r_part_us, usual->bytes_us) + share * MAX(longer->r_part_us, longer->bytes_us)),
+        .away_answer_us = layers * (longer->s_part_us - s_part_us + MAX(longer->pool_us, longer->r_part_us + longer->link_us))};
+}
+
+// Returns how many rows of a prompt a step has beside its decode rows: as many as the scheduling core's target for its time allows, at most
+// CHUNK_ROWS. step_us: without them; more_us: what CHUNK_ROWS of them add.
+static double chunk_rows(const struct plan_request *r, double step_us, double more_us)
+{
+    const double allowed_us = MAX(STEP_TARGET_US, STRETCH * step_us) - step_us;
+    return r->chunk_tokens ? r->chunk_tokens : MIN(MAX(CHUNK_ROWS * allowed_us / MAX(more_us, 1e-9), TILE_ROWS), CHUNK_ROWS);
+}
+
+// Adds prompts to a round whose steps have none. A chunk of a prompt is in as many steps as its rows are needed, and each of them makes its
+// round longer; if every round has several, they wait for their answers at the same time. *times becomes the mean over steps. Returns
+// the mean round.
+static double add_prompts(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, double tail_us,
+                          const struct step_rows *usual, struct layer_times *times)
+{
+    const struct layer_times light = *times;
+    const struct sched_round round = round_of(r, &light, &light, 1, tail_us);
+    const double light_us = sched_round_us(&round, m), needed = batch * prefill_rows_each(r);
+    double mean_us = light_us;
+
+    for (int local = 0; local < 2; local++) {
+        const double share = local ? usual->local / usual->decode : 1 - usual->local / usual->decode;
+        struct step_rows rows = {.decode = usual->decode, .local = usual->local, .prefill = CHUNK_ROWS, .prefill_local = local};
+        struct layer_times heavy = time_layer(r, workers, &rows);
+        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, tail_us);
+        if (share <= 0)
+            continue;
+        rows.prefill = chunk_rows(r, light_us, sched_round_us(&longer, m) - light_us);
+        heavy = time_layer(r, workers, &rows);
+        const double chunks = share * needed / rows.prefill, steps = chunks / m; // in a round; in a step
+        const double at_once = MIN(MAX(chunks, 1), m);
+        longer = round_of(r, &light, &heavy, at_once / m, tail_us);
+        mean_us += chunks / at_once * (sched_round_us(&longer, m) - light_us);
+        times->s_part_us += steps * (heavy.s_part_us - light.s_part_us);
+        times->pool_us += steps * (heavy.pool_us - light.pool_us);
+        times->r_part_us += steps * (heavy.r_part_us - light.r_part_us);
+        times->link_us += steps * (heavy.link_us - light.link_us);
+        times->bytes_us += steps * (heavy.bytes_us - light.bytes_us);
+    }
+    return mean_us;
 }
 
 // Returns what crosses the S-part's link in a step of step_us, both ways.
@@ -240,38 +304,60 @@ static uint32_t pool_sequences_of(const struct plan_request *r, uint32_t batch, 
     return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / plan_sequence_kv_bytes(r)));
 }
 
+// Names the longest term of a round. Where one mini-batch waits for its own answers, it is the longest part of what it does.
+static enum plan_bound bound_of(const struct sched_round *round, uint32_t m, double r_part_us, double link_us)
+{
+    const double turn_us = round->s_part_us + round->here_us, step_us = sched_round_us(round, m);
+    const enum plan_bound away = r_part_us >= link_us ? PLAN_R_PART : PLAN_NETWORK;
+
+    if (m == 1 && round->here_us < round->away_answer_us)
+        return round->s_part_us >= round->away_answer_us * MAX(r_part_us, link_us) / (r_part_us + link_us) ? PLAN_S_PART : away;
+    return m * turn_us >= step_us || round->here_us >= round->away_answer_us ? PLAN_S_PART : away;
+}
+
 // Predicts a step of one s-part with M mini-batches, without memory and price.
 static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
 {
-    double layers = r->shape->layers, step_us, wait_us, bytes_us, tail_us, work_us;
+    const double layers = r->shape->layers, decode = ceil((double)batch / m);
+    const uint32_t here = pool_sequences_of(r, batch, workers);
+    const struct step_rows rows = {.decode = decode, .local = workers ? (double)here / m : 0};
+    struct layer_times times = time_layer(r, workers, &rows);
+    struct cost_s_part s;
+    double step_us;
 
-    *out = (struct plan){
-        .batch = batch, .workers = workers, .mini_batches = m, .stages = 1, .pool_sequences = pool_sequences_of(r, batch, workers)};
-    predict_s_part_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
-    wait_us = out->r_part_layer_us + out->link_layer_us;
-    bytes_us = workers ? MAX(out->link_layer_us - r->link->link_round_trip_us, 0) : 0;
-    work_us = out->s_part_layer_us + out->pool_layer_us;
-    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
-    const struct sched_round round = {.s_part_us = layers * out->s_part_layer_us + tail_us,
-                                      .here_us = layers * out->pool_layer_us,
-                                      .away_us = layers * MAX(out->r_part_layer_us, bytes_us),
-                                      .away_answer_us = layers * wait_us};
+    plan_s_part(r, &s);
+    const double head_us = cost_curve_at(&s.head, decode), tail_us = head_us + step_rest_us(r, decode);
+    if (r->s_part->model.name) // prompts take steps of their own, and their time is the S-part's
+        times.s_part_us += decode * prefill_rows_each(r) * prefill_row_us(r, &s, decode, workers, times.r_part_us) / s.layers;
+    struct sched_round round = round_of(r, &times, &times, 1, tail_us);
     step_us = sched_round_us(&round, m);
-    out->step_ms = step_us / 1e3;
-    out->tokens_per_second = batch / (step_us / US);
-    out->s_part_busy = m * (layers * work_us + tail_us) / step_us;
-    out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
-    out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;
-    const double others_us = m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us)
-                                    : MAX(wait_us / (m - 1), MAX(out->r_part_layer_us, bytes_us));
-    out->bound_by = work_us >= others_us ? PLAN_S_PART : out->r_part_layer_us >= out->link_layer_us ? PLAN_R_PART : PLAN_NETWORK;
+    if (!r->s_part->model.name && prefill_rows_each(r) > 0) {
+        step_us = add_prompts(r, batch, workers, m, tail_us, &rows, &times);
+        round = round_of(r, &times, &times, 1, tail_us);
+    }
+    *out = (struct plan){.batch = batch,
+                         .workers = workers,
+                         .mini_batches = m,
+                         .stages = 1,
+                         .pool_sequences = here,
+                         .bound_by = bound_of(&round, m, times.r_part_us, times.link_us),
+                         .tokens_per_second = batch / (step_us / US),
+                         .step_ms = step_us / 1e3,
+                         .s_part_layer_us = times.s_part_us,
+                         .r_part_layer_us = times.r_part_us,
+                         .link_layer_us = times.link_us,
+                         .pool_layer_us = times.pool_us,
+                         .head_us = head_us,
+                         .s_part_busy = MIN(m * (layers * (times.s_part_us + times.pool_us) + tail_us) / step_us, 1),
+                         .r_part_busy = MIN(m * layers * times.r_part_us / step_us, 1),
+                         .network_gbit_per_second = workers ? network_gbit(r, batch - here, step_us) : 0};
 }
 
 // Activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
 static double activation_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
-    double rows = batch * (1 + prefill_rows_each(r));
+    double rows = batch + MIN(batch * prefill_rows_each(r), MINI_BATCHES_MOST * CHUNK_ROWS);
     double row = 2.0 * s->hidden + (2.0 * s->heads + 2.0 * s->kv_heads) * s->head_dim + 2.0 * s->ffn;
 
     return 4 * (rows * row + batch * (double)s->vocab);
@@ -414,16 +500,26 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
                          .stages = r->stages,
                          .pool_sequences = pool_sequences_of(r, batch, workers)};
     struct rows rows = rows_of(r, batch, out->mini_batches);
-    predict_layer(r, rows.decode, workers ? (double)out->pool_sequences / out->mini_batches : 0, workers, prefill_rows_each(r),
-                  out);
-    double own_us = workers ? out->pool_layer_us : out->r_part_layer_us, wait_us = out->r_part_layer_us + out->link_layer_us;
+    const struct step_rows step = {
+        .decode = rows.decode, .local = workers ? (double)out->pool_sequences / out->mini_batches : 0, .prefill = rows.prefill};
+    const struct layer_times times = time_layer(r, workers, &step);
+    struct cost_s_part s;
+    plan_s_part(r, &s);
+    out->s_part_layer_us = times.s_part_us;
+    out->r_part_layer_us = times.r_part_us;
+    out->link_layer_us = times.link_us;
+    out->pool_layer_us = times.pool_us;
+    out->head_us = cost_curve_at(&s.head, rows.decode);
+    double own_us = workers ? times.pool_us : times.r_part_us, wait_us = times.r_part_us + times.link_us;
     cut_stages(r, rows, own_us, out);
     for (uint32_t i = 0; i < r->stages; i++) {
         slowest_us = MAX(slowest_us, out->stage[i].turn_us);
         sum_us += out->stage[i].turn_us;
     }
     out->hop_us = plan_hop_us(r, rows.decode + rows.prefill);
-    double m = out->mini_batches, read_us = workers ? layers * out->r_part_layer_us : 0;
+    // Each stage has a link of its own, and so has each worker.
+    double m = out->mini_batches, carried_us = layers * times.bytes_us * MAX(1.0 / r->stages, 1.0 / MAX(workers, 1u));
+    double read_us = workers ? MAX(layers * times.r_part_us, carried_us) : 0;
     double through_us = sum_us + (workers ? layers * wait_us : 0) + (r->stages - 1) * out->hop_us;
     double step_us = MAX(MAX(m * slowest_us, m * read_us), through_us);
     out->step_ms = step_us / 1e3;
@@ -478,6 +574,7 @@ static void add_hybrid_bound(const struct plan_request *r, double left_bytes, st
 
 static void add_memory_and_price(const struct plan_request *r, struct plan *out)
 {
+    out->pool_bytes = out->pool_sequences * plan_sequence_kv_bytes(r);
     double each = workers_share(r, out),
            own_bytes = plan_stage_bytes(r, out->batch, 0, (struct plan_range){.end = r->shape->layers});
 
@@ -487,14 +584,56 @@ static void add_memory_and_price(const struct plan_request *r, struct plan *out)
         for (uint32_t i = 0; i < out->stages; i++)
             out->s_part_bytes = MAX(out->s_part_bytes, out->stage[i].bytes);
     } else {
-        out->s_part_bytes = own_bytes + out->pool_sequences * plan_sequence_kv_bytes(r);
+        out->s_part_bytes = own_bytes + out->pool_bytes;
         add_hybrid_bound(r, (double)hardware_usable_bytes(r->s_part) - own_bytes, out);
     }
     if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
         out->price_per_hour = out->stages * r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;
         out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;
     }
+    if (r->s_part->watts != 0 && (out->workers == 0 || r->worker->watts != 0))
+        out->watts = out->stages * r->s_part->watts + out->workers * r->worker->watts;
 }
+
+double plan_answers_share(const struct plan_request *request, const struct plan *plan)
+{
+    struct plan_request r = *request;
+    struct plan alone;
+
+    r.without_prompts = true;
+    r.stages = plan->stages;
+    plan_predict(&r, plan->batch, plan->workers, 0, &alone);
+    return MIN(alone.step_ms / plan->step_ms, 1);
+}
+
+// Returns what the S-parts' memory leaves for KV.
+static double memory_left(const struct plan_request *r, uint32_t batch)
+{
+    const uint32_t stages = MAX(r->stages, 1u);
+    const struct plan_weights *w = plan_weights_of(r->shape, r->s_part);
+    const double weights = r->shape->layers * (double)w->layer_bytes + (double)(w->embedding_bytes + w->head_bytes);
+    return stages * (double)hardware_usable_bytes(r->s_part) - weights - activation_bytes(r, batch);
+}
+
+// The pool that is left, beside workers, if that is faster than none.
+static void choose_pool(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches,
+                        struct plan *out)
+{
+    const double left = memory_left(request, batch);
+    struct plan_request r = *request;
+    struct plan beside;
+
+    r.pool_bytes = 0;
+    plan_predict(&r, batch, workers, mini_batches, out);
+    r.pool_bytes = (uint64_t)MAX(left, 0);
+    if (workers == 0 || r.ignore_capacity || !plan_pool_computes(&r) || left < plan_sequence_kv_bytes(&r))
+        return;
+    plan_predict(&r, batch, workers, mini_batches, &beside);
+    if (beside.tokens_per_second > out->tokens_per_second && beside.s_part_bytes <= (double)hardware_usable_bytes(r.s_part))
+        *out = beside;
+}
+
+bool plan_pool_computes(const struct plan_request *r) { return !hardware_is_gpu(r->s_part) || r->kv_type == KV_F16; }
 
 void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out)
 {
@@ -504,6 +643,10 @@ void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers
     const bool waits = workers && !r->worker->shares_cores; // for workers with cores of their own
     struct plan more;
 
+    if (r->pool_bytes == PLAN_POOL_CHOOSE) {
+        choose_pool(r, batch, workers, mini_batches, out);
+        return;
+    }
     mini_batches = mini_batches ? mini_batches : r->mini_batches;
     predict(r, batch, workers, MAX(mini_batches, 1u), out);
     for (uint32_t m = 2; mini_batches == 0 && m <= MIN(sched_mini_batches_most(stages, waits) / stages, batch); m++) {

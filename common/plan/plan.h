@@ -5,14 +5,16 @@
 //
 //     W = B·(p + (S + F)/2)          (also what the workers' memory must hold, plus half a page a sequence)
 //
-// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where their KV lies. With
-// b = B/M decode rows and b·p/S prefill rows in each of M mini-batches, in one layer
+// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where their KV lies. With b = B/M decode
+// rows and c prefill rows of one prompt in one of M mini-batches, in one layer
 //
-//     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us                         S-part, or what was measured
-//     R   = KV bytes of ceil(b/N) sequences / bandwidth + pairs of their prefill rows / operations      R-part, at a worker
-//     X   = round trip + q, k, v and o of all rows / the S-part's link                                  link
+//     T   = max(layer_bytes / bandwidth, 2·values·(b + c) / operations) + layer_us                        S-part, or what was measured
+//     R   = KV bytes of ceil(b/N) sequences / bandwidth + c·(p + 1)/2 pairs / operations of a worker      R-part, the busiest worker
+//     X   = round trip + q, k, v and o of b + c rows / the S-part's link                                  link
 //
-// If a model was measured (hardware.h), prompts take steps of their own, whose time is the S-part's. R includes what an exchange occupies the worker for, besides bytes
+// Most steps have no prefill rows, and some a chunk of them: c = 512 or as many as keep a step within twice its time, as the scheduling core
+// has it. A round without prompts is made longer by each of its B·p/S/c chunks (add_prompts()). If a model was measured (hardware.h), prompts
+// take steps of their own, whose time is the S-part's. R includes what an exchange occupies the worker for, besides bytes
 // (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (step_time.h):
 //
 //     S = layers·T + head + step_us
@@ -31,8 +33,11 @@
 //
 //     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
 //
-// Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
-// hold the KV. The bound is the longest of T, R and X (M mini-batches hide R + X of up to M - 1 times T), or capacity where it decided N or B.
+// Workers, where they are chosen: at a batch the fewest that reach the rate and time that are asked for; else as many as give most for
+// their price or, where that is not known, so many that twice of them would give less than PLAN_WORTH more. Never fewer than hold the KV, and
+// none where the S-part's own memory does about as well. The batch, where it is chosen, is that of the least cost (workers, where prices are
+// not known) that reaches the rate or, if none is asked for, PLAN_KNEE_SHARE of the most. The bound is the longest term of the round, or
+// capacity where that decided N.
 //
 // Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
 // = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.
@@ -54,7 +59,9 @@
 #include "common/plan/split.h"
 
 enum { PLAN_BATCH_MAX = 16384, PLAN_WORKERS_MAX = 4096, PLAN_PAGE_TOKENS = 16 };
-#define PLAN_CHOOSE UINT32_MAX // for workers and stages: as many as are needed
+#define PLAN_WORTH 1.1              // twice as many workers are worth it if they give at least so many times as much
+#define PLAN_POOL_CHOOSE UINT64_MAX // for pool_bytes beside workers: what is left or none, whichever is faster
+#define PLAN_CHOOSE UINT32_MAX      // for workers and stages: as many as are needed
 
 enum plan_bound { PLAN_S_PART, PLAN_R_PART, PLAN_NETWORK, PLAN_CAPACITY };
 
@@ -70,10 +77,12 @@ struct plan_request {
     uint32_t mini_batches;                    // M, 1 to 3; 0: the fastest. With several stages: for each of them
     uint32_t stages;                          // P, S-parts in a pipeline (below), or PLAN_CHOOSE; 0: 1
     uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
-    uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
-    double tokens_per_second;                 // to be reached; 0: none
-    double latency_ms;                        // between two tokens, at most; 0: none
+    uint64_t pool_bytes;      // M, for KV in the S-part's memory, or PLAN_POOL_CHOOSE; 0: what is left without workers,
+                              // none with them
+    double tokens_per_second; // to be reached; 0: none
+    double latency_ms;        // between two tokens, at most; 0: none
     bool ignore_capacity;
+    bool without_prompts; // what the step would be if prompts' rows cost nothing
 };
 
 // Times are of one mini-batch.
@@ -90,6 +99,7 @@ struct plan {
     double s_part_layer_us, r_part_layer_us, link_layer_us, head_us;
     double pool_layer_us;     // A: attention in the S-part's memory beside workers; with N = 0 that is the R-part
     uint32_t pool_sequences;  // of the batch, in the S-part's memory
+    double pool_bytes;        // and what they take there
     double hybrid_gain_bound; // 0: nothing is left for KV
     double hybrid_pool_bytes; // its M: pool_bytes, or what weights and activations leave
     double s_part_busy,
@@ -99,7 +109,8 @@ struct plan {
     double s_part_bytes;            // weights, activations, and KV in its memory; of several stages the fullest one's
     double network_gbit_per_second; // mean over a step, both ways, at the S-part
     double price_per_hour;          // 0: a price is not known
-    double cost_per_million;        // tokens, at that rate
+    double cost_per_million;        // generated tokens, at that rate
+    double watts;                   // 0: not known of all
 };
 
 // The least that is needed so that the S-part never waits at a batch, whatever the workers are.
@@ -112,6 +123,12 @@ struct plan_need {
     bool knee;                      // the least batch that reaches PLAN_KNEE_SHARE of the S-part's maximum
 };
 #define PLAN_KNEE_SHARE 0.9
+
+// Tokens a second of the same mesh with one more of each; 0: that does not fit, or there is none.
+struct plan_more {
+    double worker, s_part;
+    double link, batch; // a link twice as fast; twice the batch
+};
 
 // "S-part", "R-part", "network", "capacity".
 const char *plan_bound_name(enum plan_bound bound);
@@ -139,6 +156,15 @@ void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t w
 // Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED: it does not fit. FAILED_PRECONDITION: the
 // targets cannot be met. *error says by how much, and what would do.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
+
+// Returns the share of a step that generated tokens take, from 0 to 1; the rest is for prompts.
+double plan_answers_share(const struct plan_request *request, const struct plan *plan);
+
+// Returns whether the S-part can attend to KV of the request's type: a GPU has f16 alone.
+bool plan_pool_computes(const struct plan_request *request);
+
+// Says what more of each would give to a plan.
+void plan_one_more(const struct plan_request *request, const struct plan *plan, struct plan_more *out);
 
 // Finds the batch of most tokens a second within memory and latency_ms, whatever the request's batch. false: there is none.
 bool plan_fastest(const struct plan_request *request, struct plan *out);

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import HARDWARE, MODEL, fastdecode
 
-PAPER = ("--gpu", "a10", "--worker", "epyc-7452", "--link", "infiniband")
+PAPER = ("--gpu", "a10", "--worker", "epyc-7452", "--link", "infiniband", "--local-pool", "none")
 
 
 def plan(*options):
@@ -79,12 +79,12 @@ def test_memory_that_is_not_there_is_refused_with_numbers():
 def test_a_rate_and_a_time_between_tokens():
     found = planned("--shape", "llama-7b", *PAPER, "--tokens-per-second", 2000)
     assert 2000 <= found["tokens_per_second"] < 2100
-    smaller = planned("--shape", "llama-7b", *PAPER, "--batch", found["batch"] - 16)
+    smaller = planned("--shape", "llama-7b", *PAPER, "--batch", found["batch"] - 16, "--workers", found["workers"])
     assert smaller["tokens_per_second"] < 2000
     found = planned("--shape", "llama-7b", *PAPER, "--latency-ms", 150)
     assert 100 < found["step_ms"] <= 150
     assert "even a single sequence takes 22.5 ms" in refused("--shape", "llama-7b", *PAPER, "--latency-ms", 10)
-    assert "takes 121.8 ms on 8 workers" in refused("--shape", "llama-7b", *PAPER, "--batch", 128, "--workers", 8, "--latency-ms", 100)
+    assert "takes 116.8 ms on 8 workers" in refused("--shape", "llama-7b", *PAPER, "--batch", 128, "--workers", 8, "--latency-ms", 100)
     assert "such meshes" in refused("--shape", "llama-7b", *PAPER, "--tokens-per-second", 1e6)
 
 
@@ -127,6 +127,43 @@ def test_the_cheapest_mix(tmp_path):
     assert "the mix is chosen" in refused(*shape, "--gpu", f"{a10},{h200}", "--worker", epyc, "--batch", 8)
 
 
+def test_what_more_would_give_and_how_times_spread(tmp_path):
+    """The scheduler's own code on what was planned; a bill for prompts and answers that adds up."""
+    gpu, worker = priced(tmp_path, "l4", 0.7), priced(tmp_path, "epyc-9554", 1.1)
+    load = ("--shape", "llama-3.1-8b", "--weights", "q4_k", "--gpu", gpu, "--worker", worker, "--prompt", 300, "--gen", 200)
+    found = planned(*load, "--batch", 64, "--workers", 2, "--local-pool", "none")
+    more, spread = found["tokens_per_second_with_one_more"], found["simulated"]
+    assert more["link_twice_as_fast"] > found["tokens_per_second"] and found["bound_by"] == "network"
+    assert more["worker"] >= 0.999 * found["tokens_per_second"]
+    assert spread["load"] == 0.8 and 0 < spread["tokens_per_second"] < found["tokens_per_second"]
+    assert 0 < spread["ttft_s"]["p50"] <= spread["ttft_s"]["p99"] and 0 < spread["tbt_s"]["p50"] <= spread["tbt_s"]["p99"]
+    paid = found["cost_per_million_prompt_tokens"] * 1.5 + found["cost_per_million_answer_tokens"]  # 300 of 500 tokens
+    assert paid == pytest.approx(found["cost_per_million_tokens"], rel=1e-3) == 2.9 / 3600 / found["tokens_per_second"] * 1e6
+    assert found["watts"] == 72 + 2 * 360 and found["basis"] == "data sheets and estimated shares"
+    cheap = planned(*load, "--tokens-per-second", found["tokens_per_second"])
+    assert cheap["price_per_hour"] <= found["price_per_hour"] and cheap["step_ms"] <= 200
+    said = plan(*load, "--requests", 3600, "--workers", 2).stdout
+    for words in ("one more worker", "to the first token", "of prompts,", "hours", "from                   data sheets"):
+        assert words in said, said
+
+
+def test_an_error_is_an_object():
+    said = plan("--json", "--shape", "llama-13b", *PAPER, "--batch", 128)
+    assert said.returncode == 2 and json.loads(said.stdout)["error"]["status"] == "RESOURCE_EXHAUSTED"
+    assert json.loads(said.stdout)["error"]["message"] in said.stderr
+
+
+@pytest.mark.parametrize("options, words", [
+    (("--shape", "deepseek-v3", "--gpu", "cpu"), "does not serve models of class DeepseekV3ForCausalLM"),
+    (("--shape", "llama-7b", "--gpu", "t4"), "its compute capability is 7.5, and the kernels need 8.0 or more"),
+    (("--shape", "qwen3-30b-a3b", "--gpu", "h200"), "has experts, which only the CPU backend computes"),
+    (("--shape", "gemma-3-27b", "--gpu", "h200"), "has windows of attention, which only the CPU backend computes"),
+])
+def test_what_cannot_run_is_refused(options, words):
+    assert words in refused(*options, code=4)
+    assert planned(*options, "--hypothetical", "--ignore-capacity", "--batch", 8)["tokens_per_second"] > 0
+
+
 @pytest.mark.parametrize("options, words", [
     ((), "want --model FILE, or --shape NAME"),
     (("--shape", "llama-7b", "--model", "x"), "want --model FILE, or --shape NAME"),
@@ -140,6 +177,8 @@ def test_the_cheapest_mix(tmp_path):
     (("--shape", "llama-7b", "--gpu", "a10", "--weights", "q3"), "--weights is 'q3', want one of F32, "),
     (("--shape", "llama-7b", "--gpu", "a10", "--kv-type", "int3"), "--kv-type is 'int3', want "),
     (("--shape", "llama-7b", "--gpu", "a10", "--gen", "0"), "--gen is "),
+    (("--shape", "llama-7b", "--gpu", "a10", "--local-pool", "much"), "--local-pool is 'much', want auto, none or a size"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--kv-type", "int8", "--workers", "0"), "a GPU's own pool has KV in f16"),
     (("--shape", "llama-7b", "--gpu", "a10", "x"), "unexpected argument 'x'"),
 ])
 def test_what_is_wrong_is_said(options, words):
@@ -179,7 +218,7 @@ def test_a_model_is_measured_on_this_machine(tmp_path):
     assert "No such file" in refused("--measure", tmp_path / "no" / "x.conf")
 
 
-T4 = ("--offload", "--hypothetical", "--gpu", "t4", "--host-memory", "208G", "--disk-memory", "1500G", "--prompt", 512, "--gen", 32)
+T4 = ("--offload", "--policy", "paper", "--hypothetical", "--gpu", "t4", "--host-memory", "208G", "--disk-memory", "1500G", "--prompt", 512, "--gen", 32)
 
 
 def test_offloading_is_planned():
@@ -198,6 +237,10 @@ def test_offloading_is_planned():
     assert planned("--shape", "opt-175b", *T4, "--compress")["weights"]["disk"] == 0
     delegated = planned("--shape", "opt-30b", *T4, "--workers", 8)
     assert delegated["workers"] == 8 and set(delegated["kv"].values()) == {0.0} and delegated["kv_bytes_per_worker"] > 0
+    mesh = planned("--shape", "opt-30b", *T4, "--policy", "mesh", "--requests", 10000)
+    assert mesh["kv"]["device"] == mesh["activations"]["device"] == 1 and mesh["weights"]["host"] > 0.9
+    assert mesh["hours"] == pytest.approx(10000 * 32 / mesh["tokens_per_second"] / 3600, rel=1e-4)
+    assert "--policy is for --offload" in refused("--shape", "llama-7b", *PAPER, "--policy", "paper")
     assert "--disk-read-mbs" in refused("--shape", "opt-30b", "--offload", "--gpu", "a10", "--host-memory", "8G", "--disk-memory", "1T")
     assert "weights take 324.0 GiB" in refused("--shape", "opt-175b", "--offload", "--hypothetical", "--gpu", "t4", "--host-memory", "32G")
     assert "--offload plans for the most tokens/s" in refused("--shape", "opt-30b", *T4, "--batch", 8)

@@ -53,6 +53,7 @@ static struct offload_request request(void)
                                     .generated_tokens = 17,
                                     .gpu_batch = 2,
                                     .gpu_batches = 1,
+                                    .paper = true,
                                     .block_tokens = OFFLOAD_BLOCK_TOKENS};
 }
 

@@ -43,6 +43,7 @@ static struct offload_plan plan_of(const char *name, uint32_t prompt, uint32_t b
                                 .generated_tokens = 32,
                                 .gpu_batch = batch,
                                 .gpu_batches = batches,
+                                .paper = true,
                                 .block_tokens = OFFLOAD_BLOCK_TOKENS};
     struct offload_plan plan;
     struct error error;

@@ -159,18 +159,28 @@ static void prompts_cost_rows_and_pairs(void **state)
 
     r.prompt_tokens = 62; // two prefill rows a decode row, 31.5 tokens of context each
     plan_predict(&r, 8, 2, 2, &plan);
-    assert_near(plan.s_part_layer_us, 24);
-    assert_near(plan.r_part_layer_us, 2 * (62 + 16) * 0.0512 + 4 * 31.5 * 4 * 128 / 1e5); // at two workers, 0.1 TFLOP/s each
-    assert_near(plan.link_layer_us, 10 + 12 * 2.048);
+    // 16 rows a round of two, in chunks of 512: one chunk in 32 rounds, so that a step has it in one of 64. It attends at one worker.
+    const double light_us = 4 * 20 + 45, pairs_us = 31.5 * 4 * 128 / 1e5, share = 1 / 64.0;
+    const double s_part_us = 4 * 2 * 516 + 45, away_us = 4 * (2 * 78 * 0.0512 + 512 * pairs_us + 10 + 516 * 2.048);
+    assert_near(plan.s_part_layer_us, 20 + share * (2 * 516 - 20));
+    assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + share * 512 * pairs_us);
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + share * 512 * 2.048);
+    assert_near(plan.step_ms, (2 * light_us + 16 / 512.0 * (s_part_us + away_us - 2 * light_us)) / 1e3);
     assert_near(plan.network_gbit_per_second, 24 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
+    r.chunk_tokens = 8; // two chunks a round, which wait at the same time
+    plan_predict(&r, 8, 2, 2, &plan);
+    double chunk_us = MAX(2 * (4 * 24 + 45), 4 * (24 + 2 * 78 * 0.0512 + 8 * pairs_us + 10 + 12 * 2.048) + 45);
+    assert_near(plan.step_ms, chunk_us / 1e3);
+    assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + 8 * pairs_us);
+    r.chunk_tokens = 16;
     plan_predict(&r, 8, 0, 1, &plan); // without workers they attend at the S-part
     assert_near(plan.s_part_layer_us, 48);
     assert_near(plan.r_part_layer_us, 8 * (62 + 16) * 0.01024 + 16 * 31.5 * 4 * 128 / 1e6);
     r.pool_bytes = 4 * 4 * 512 * (62 + 16 + 8); // and half here, half there
-    plan_predict(&r, 8, 2, 2, &plan);
+    plan_predict(&r, 8, 2, 1, &plan);
     assert_int_equal(plan.pool_sequences, 4);
-    assert_near(plan.pool_layer_us, 2 * (62 + 16) * 0.01024 + 4 * 31.5 * 4 * 128 / 1e6);
-    assert_near(plan.link_layer_us, 10 + 6 * 2.048);
+    assert_near(plan.pool_layer_us, 4 * 78 * 0.01024 + 0.5 * 16 * 31.5 * 4 * 128 / 1e6);
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 0.5 * 16 * 2.048);
 }
 
 // Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows.
@@ -252,6 +262,36 @@ static void a_pool_beside_workers(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
+// What the S-part's memory leaves is used beside workers where that is faster, and only then.
+static void a_pool_is_chosen(void **state)
+{
+    struct plan_request r = request(), none = r;
+    struct hardware slow = s_part, thin = wire;
+    struct plan plan, without;
+
+    thin.link_gb_per_second = 0.1;
+    r.link = none.link = &thin;
+    r.pool_bytes = PLAN_POOL_CHOOSE;
+    plan_predict(&r, 32, 2, 2, &plan); // the link binds, so what does not travel is a gain
+    plan_predict(&none, 32, 2, 2, &without);
+    assert_true(plan.pool_sequences == 32 && plan.tokens_per_second > without.tokens_per_second);
+    assert_near(plan.pool_bytes, 32 * 49152);
+    slow.attention_share = 0.001;
+    r.s_part = none.s_part = &slow;
+    plan_predict(&r, 32, 2, 2, &plan);
+    plan_predict(&none, 32, 2, 2, &without);
+    assert_int_equal(plan.pool_sequences, 0);
+    assert_near(plan.tokens_per_second, without.tokens_per_second);
+    slow = s_part; // a GPU's pool has f16 alone
+    slow.compute_capability = 9;
+    slow.memory_bytes += HARDWARE_GPU_RESERVE;
+    assert_true(plan_pool_computes(&r));
+    r.kv_type = KV_INT8;
+    assert_false(plan_pool_computes(&r));
+    plan_predict(&r, 32, 2, 2, &plan);
+    assert_int_equal(plan.pool_sequences, 0);
+}
+
 // A step's weights take 4 * 20 + 40 = 120 us, in which two workers read 4.8 MB; a GPU of 100 GB/s is as fast as five.
 static void what_workers_can_gain_at_most(void **state)
 {
@@ -279,7 +319,7 @@ static void what_workers_can_gain_at_most(void **state)
     assert_true(plan.hybrid_gain_bound == 0);
 }
 
-static void workers_by_balance_and_by_memory(void **state)
+static void workers_by_rate_and_by_memory(void **state)
 {
     struct plan_request r = request();
     struct hardware quick = wire, large = worker;
@@ -300,9 +340,33 @@ static void workers_by_balance_and_by_memory(void **state)
     assert_non_null(strstr(error.text, "for weights and activations of batch 32, and device has"));
     tight.memory_bytes++;
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
-    assert_int_equal(plan.workers, 6); // ceil(16 / 6) = 3
-    assert_int_equal(plan.bound_by, PLAN_S_PART);
-    large.memory_bytes = 2 * 172 * 4 * 512; // two sequences with their half pages
+    assert_int_equal(plan.workers, 3); // 6 of 16 sequences are read in 50.4 us: 0.98 of what any number reaches
+    assert_int_equal(plan.bound_by, PLAN_R_PART);
+    const struct {
+        double rate;
+        uint32_t workers;
+    } wanted[] = {{29e3, 1}, {59e3, 2}, {79e3, 3}, {81e3, 4}};
+    for (size_t i = 0; i < ARRAY_COUNT(wanted); i++) {
+        r.tokens_per_second = wanted[i].rate;
+        assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+        assert_int_equal(plan.workers, wanted[i].workers);
+    }
+    r.tokens_per_second = 82e3;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_FAILED_PRECONDITION);
+    r.tokens_per_second = 0;
+    r.latency_ms = 2 * (4 * 50.381 + 1) / 1e3; // the time of three
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+    assert_int_equal(plan.workers, 3);
+    r.latency_ms = 2 * (4 * 50.381 - 1) / 1e3;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+    assert_int_equal(plan.workers, 4);
+    r.latency_ms = 0;
+    struct plan_more more;
+    plan_one_more(&r, &plan, &more);
+    assert_near(more.worker, plan.tokens_per_second); // the S-part binds
+    assert_near(more.link, plan.tokens_per_second);
+    assert_true(more.batch == 0 && more.s_part > plan.tokens_per_second); // memory is full
+    large.memory_bytes = 2 * 172 * 4 * 512;                               // two sequences with their half pages
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
     assert_int_equal(plan.workers, 16);
     assert_int_equal(plan.bound_by, PLAN_CAPACITY);
@@ -506,8 +570,9 @@ int main(void)
         cmocka_unit_test(what_was_measured_goes_before_rates),
         cmocka_unit_test(without_workers_nothing_travels),
         cmocka_unit_test(a_pool_beside_workers),
+        cmocka_unit_test(a_pool_is_chosen),
         cmocka_unit_test(what_workers_can_gain_at_most),
-        cmocka_unit_test(workers_by_balance_and_by_memory),
+        cmocka_unit_test(workers_by_rate_and_by_memory),
         cmocka_unit_test(a_sequence_larger_than_a_worker),
         cmocka_unit_test(the_knee_of_a_sweep),
         cmocka_unit_test(the_cheapest_of_several),

@@ -1,5 +1,6 @@
 // test_plan_paper.c: with the hardware of the FastDecode paper (He & Zhai, arXiv 2403.11421: an A10, eight EPYC 7452 sockets,
-// InfiniBand) the planner gives the rates that the paper measured, within 25 %. The descriptions are those of deploy/hardware.
+// InfiniBand) and its two mini-batches the planner gives the rates that the paper measured within 12 %, and its scaling within 25 %. The
+// descriptions are those of deploy/hardware.
 //
 // What is known of the paper here, and what is not: the six measured figures below; the hardware's names; its model (R-part in
 // proportion to context, load B·S/2 under the load-stabilizing schedule). Its text was not at hand, so these are readings:
@@ -8,9 +9,10 @@
 //  - the batch of the scaling: 1,024;
 //  - its microbenchmarks of T(B) and R: data sheets and a published STREAM figure stand for them, each named in its file.
 //
-// One figure is fitted: what a layer occupies a worker for beside attention, 1,512 us, to the first row. It holds what a layer cost that mesh besides bytes
-// and operations: launches, copies between device and host, threads woken, small messages. No factor on a rate can stand for
-// it: 8 times the batch took only 3.7 times as long in both models. Everything else is predicted.
+// Two figures are fitted to the four rates. What a layer occupies a worker for beside attention, 1,350 us, holds what a layer cost that mesh
+// besides bytes and operations: launches, copies between device and host, threads woken, small messages. No factor on a rate can stand for
+// it: 8 times the batch took only 3.7 times as long in both models. And the share of a worker's bandwidth that the paper's attention
+// reached, 0.8, where this project's reaches 0.87. Everything else is predicted.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +22,9 @@
 #include "tests/cmocka.h"
 
 #define FOLDER "deploy/hardware" // tests run in the repository's root
-#define LIMIT 0.25
+#define RATE_LIMIT 0.12
+#define SCALING_LIMIT 0.25
+#define ATTENTION_SHARE 0.8
 
 static struct hardware a10, epyc, infiniband;
 
@@ -34,6 +38,7 @@ static int read_files(void **state)
         fprintf(stderr, "%s\n", error.text);
         return -1;
     }
+    epyc.attention_share = ATTENTION_SHARE;
     return 0;
 }
 
@@ -47,6 +52,7 @@ static struct plan_request request(const struct plan_shape *shape, uint32_t batc
                                  .prompt_tokens = 16,
                                  .generated_tokens = 1024,
                                  .batch = batch,
+                                 .mini_batches = 2,
                                  .workers = workers};
 }
 
@@ -58,24 +64,23 @@ static double tokens_per_second(const char *name, uint32_t batch, uint32_t worke
     struct error error;
 
     assert_int_equal(shape_named(name, "f16", &shape, &error), STATUS_OK);
-    r.ignore_capacity = true;                                  // 13B and 175B in f16 do not fit the device
-    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK); // the fastest number of mini-batches
+    r.ignore_capacity = true; // 13B and 175B in f16 do not fit the device
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
     return plan.tokens_per_second;
 }
 
-static bool near(const char *what, double predicted, double measured)
+static bool near(const char *what, double predicted, double measured, double limit)
 {
     printf("    %-34s predicted %8.1f, measured %8.1f: %+5.1f %%\n", what, predicted, measured, 100 * (predicted / measured - 1));
-    return fabs(predicted / measured - 1) <= LIMIT;
+    return fabs(predicted / measured - 1) <= limit;
 }
 
 static void rates(void **state)
 {
-    assert_true(fabs(tokens_per_second("llama-7b", 128, 8) / 1052 - 1) < 0.002); // the fitted row
-    assert_true(near("Llama-7B, B = 128 (fitted)", tokens_per_second("llama-7b", 128, 8), 1052));
-    assert_true(near("Llama-7B, B = 1,024", tokens_per_second("llama-7b", 1024, 8), 2279));
-    assert_true(near("Llama-13B, B = 128", tokens_per_second("llama-13b", 128, 8), 660));
-    assert_true(near("Llama-13B, B = 1,024", tokens_per_second("llama-13b", 1024, 8), 1441));
+    assert_true(near("Llama-7B, B = 128", tokens_per_second("llama-7b", 128, 8), 1052, RATE_LIMIT));
+    assert_true(near("Llama-7B, B = 1,024", tokens_per_second("llama-7b", 1024, 8), 2279, RATE_LIMIT));
+    assert_true(near("Llama-13B, B = 128", tokens_per_second("llama-13b", 128, 8), 660, RATE_LIMIT));
+    assert_true(near("Llama-13B, B = 1,024", tokens_per_second("llama-13b", 1024, 8), 1441, RATE_LIMIT));
 }
 
 static void scaling(void **state)
@@ -86,8 +91,8 @@ static void scaling(void **state)
         double share = 100 * tokens_per_second(models[i], 1024, 8) / (8 * tokens_per_second(models[i], 1024, 1));
         char what[64];
         snprintf(what, sizeof what, "%s, 1 to 8 sockets, %% of linear", models[i]);
-        assert_true(near(what, share, 72.8));
-        assert_true(near(what, share, 84.1));
+        assert_true(near(what, share, 72.8, SCALING_LIMIT));
+        assert_true(near(what, share, 84.1, SCALING_LIMIT));
     }
 }
 

@@ -30,6 +30,7 @@ static struct plan_request request_of(uint32_t stages, uint32_t workers)
                                  .s_part = &gpu,
                                  .worker = &host,
                                  .link = &link,
+                                 .kv_type = KV_F16,
                                  .prompt_tokens = workers ? 16 : 200,
                                  .generated_tokens = 200,
                                  .batch = B,

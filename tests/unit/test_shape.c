@@ -14,13 +14,13 @@ static void shipped_shapes(void **state)
     static const struct {
         const char *name;
         double giga_values, kv_kib;
-    } rows[] = {{"llama-7b", 6.738, 512},       {"llama-13b", 13.016, 800},       {"llama-70b", 68.977, 320},
-                {"opt-6.7b", 6.658, 512},       {"opt-13b", 12.853, 800},         {"opt-30b", 29.974, 1344},
-                {"opt-66b", 65.7, 2304},        {"opt-175b", 174.57, 4608},       {"llama-3.2-3b", 3.213, 112},
-                {"llama-3.1-8b", 8.03, 128},    {"llama-3.3-70b", 70.55, 320},    {"llama-3.1-405b", 405.85, 504},
-                {"qwen3-8b", 8.191, 144},       {"qwen3-14b", 14.768, 160},       {"qwen3-32b", 32.762, 256},
-                {"qwen3-30b-a3b", 30.532, 96},  {"qwen3-235b-a22b", 235.094, 188}, {"gpt-oss-20b", 20.915, 48},
-                {"gpt-oss-120b", 116.829, 72},  {"gemma-3-27b", 27.009, 496},     {"deepseek-v3", 671.026, 68.625}};
+    } rows[] = {{"llama-7b", 6.738, 512},      {"llama-13b", 13.016, 800},        {"llama-70b", 68.977, 320},
+                {"opt-6.7b", 6.658, 512},      {"opt-13b", 12.853, 800},          {"opt-30b", 29.974, 1344},
+                {"opt-66b", 65.7, 2304},       {"opt-175b", 174.57, 4608},        {"llama-3.2-3b", 3.213, 112},
+                {"llama-3.1-8b", 8.03, 128},   {"llama-3.3-70b", 70.55, 320},     {"llama-3.1-405b", 405.85, 504},
+                {"qwen3-8b", 8.191, 144},      {"qwen3-14b", 14.768, 160},        {"qwen3-32b", 32.762, 256},
+                {"qwen3-30b-a3b", 30.532, 96}, {"qwen3-235b-a22b", 235.094, 188}, {"gpt-oss-20b", 20.915, 48},
+                {"gpt-oss-120b", 116.829, 72}, {"gemma-3-27b", 27.009, 496},      {"deepseek-v3", 671.026, 68.625}};
     struct plan_shape s;
     struct error error;
 
@@ -61,7 +61,8 @@ static void what_rows_use(void **state)
     assert_true(fabs(active / 37.55e9 - 1) < 0.005);
 }
 
-#define DENSE "\"num_hidden_layers\": 4, \"hidden_size\": 64, \"num_attention_heads\": 4, \"intermediate_size\": 96, \"vocab_size\": 100"
+#define DENSE \
+    "\"num_hidden_layers\": 4, \"hidden_size\": 64, \"num_attention_heads\": 4, \"intermediate_size\": 96, \"vocab_size\": 100"
 
 static void configs(void **state)
 {
@@ -75,7 +76,9 @@ static void configs(void **state)
         {"{" DENSE ", \"sliding_window\": 8}", NULL, 4, 0},
         {"{" DENSE ", \"sliding_window\": 8, \"use_sliding_window\": false}", NULL, 0, 0},
         {"{" DENSE ", \"sliding_window\": 8, \"sliding_window_pattern\": 2}", NULL, 2, 0},
-        {"{" DENSE ", \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", \"full_attention\", 3, \"sliding_attention\"]}", NULL, 2, 0},
+        {"{" DENSE
+         ", \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", \"full_attention\", 3, \"sliding_attention\"]}",
+         NULL, 2, 0},
         {"{" DENSE ", \"num_local_experts\": 8, \"num_experts_per_tok\": 2}", NULL, 0, 8},
         {"{" DENSE ", \"num_experts\": 8}", "'num_experts_per_tok' is missing or 0", 0, 0},
         {"{" DENSE ", \"head_dim\": 24}", "'head_dim' is not a multiple of 16", 0, 0},
@@ -97,12 +100,14 @@ static void configs(void **state)
         if (!rows[i].wrong && (status || s.windowed_layers != rows[i].windowed || s.experts != rows[i].experts))
             fail_msg("%s: %s, %u windows, %u experts", rows[i].text, error.text, s.windowed_layers, s.experts);
         if (!rows[i].wrong && !s.experts)
-            assert_true(s.layer_values == 4 * 64 * 64 + 3 * 64 * 96 && s.head_values == 6400 && s.kv_heads == 4 && s.head_dim == 16);
+            assert_true(s.layer_values == 4 * 64 * 64 + 3 * 64 * 96 && s.head_values == 6400 && s.kv_heads == 4 &&
+                        s.head_dim == 16);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shipped_shapes), cmocka_unit_test(what_rows_use), cmocka_unit_test(configs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shipped_shapes), cmocka_unit_test(what_rows_use),
+                                       cmocka_unit_test(configs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,19 @@
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"
+#include "services/fastdecode/plan/sim.h"
+
+enum { SWEEP_MAX = 24, READING_MS = 200 }; // READING_MS: between two tokens, for people who read along
+
+struct plan_settings {
+    struct described described;
+    const char *workers, *s_parts, *device, *local_pool, *policy;
+    uint64_t requests;
+    struct plan_request request;
+    struct offload_request offload;
+    uint32_t threads;
+    bool sweep, measure, offloads;
+};
 
 // --- `fastdecode plan --offload` -------------------------------------------------------------------------------------
 //
@@ -24,6 +37,11 @@
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
 // --- JSON -------------------------------------------------------------------------------------------------------------
+
+static double hours_of(const struct plan_settings *s, double tokens_per_second)
+{
+    return (double)s->requests * s->request.generated_tokens / tokens_per_second / 3600;
+}
 
 static json_t *split_json(const struct offload_split *split)
 {
@@ -38,13 +56,17 @@ static json_t *phase_json(const struct offload_phase *phase)
                      phase->lanes[OFFLOAD_DISK_READ], "disk_write", phase->lanes[OFFLOAD_DISK_WRITE]);
 }
 
-static void print_offload_json(const struct offload_request *r, const struct offload_plan *plan)
+static void print_offload_json(const struct plan_settings *s, const struct offload_plan *plan)
 {
+    const struct offload_request *r = &s->offload;
     json_t *object = json_pack("{s:s, s:s, s:I, s:I, s:I, s:b}", "model", r->shape->name, "gpu", r->device->name, "prompt_tokens",
                                (json_int_t)r->prompt_tokens, "generated_tokens", (json_int_t)r->generated_tokens, "workers",
                                (json_int_t)r->workers, "compress", r->compress);
 
     json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
+    if (s->requests)
+        json_object_set_new(object, "hours", json_real(hours_of(s, plan->tokens_per_second)));
+    json_object_set_new(object, "policy", json_string(s->policy));
     json_object_set_new(object, "gpu_batch", json_integer(plan->gpu_batch));
     json_object_set_new(object, "gpu_batches", json_integer(plan->gpu_batches));
     json_object_set_new(object, "weights", split_json(&plan->weights));
@@ -80,8 +102,9 @@ static void print_phase(const char *name, double layers, const struct offload_ph
         offload_phase_bound_name(phase));
 }
 
-static void print_text(const struct offload_request *r, const struct offload_plan *plan)
+static void print_text(const struct plan_settings *s, const struct offload_plan *plan)
 {
+    const struct offload_request *r = &s->offload;
     uint32_t sequences = plan->gpu_batch * plan->gpu_batches;
 
     printf("model       %s: %u layers of %.1f M weights%s\n", r->shape->name, r->shape->layers,
@@ -92,7 +115,10 @@ static void print_text(const struct offload_request *r, const struct offload_pla
         printf("; %u of %s; link: %s", r->workers, r->worker->name, r->link->name);
     printf("\n\n  block          %u x %u: %u sequences, %.0f s\n", plan->gpu_batch, plan->gpu_batches, sequences,
            plan->block_seconds);
-    printf("  tokens/s       %.3f\n  bound by       %s\n\n", plan->tokens_per_second, offload_bound_name(plan));
+    printf("  tokens/s       %.3f\n  bound by       %s\n", plan->tokens_per_second, offload_bound_name(plan));
+    if (s->requests)
+        printf("  %llu requests  %.1f hours\n", (unsigned long long)s->requests, hours_of(s, plan->tokens_per_second));
+    printf("\n");
     printf("                   device     host     disk\n");
     print_split("weights", &plan->weights);
     print_split("activations", &plan->activations);
@@ -109,10 +135,11 @@ static void print_text(const struct offload_request *r, const struct offload_pla
 
 // --- the run ----------------------------------------------------------------------------------------------------------
 
-// Plans and prints; one JSON object with `json`. r: sizes, blocks and --compress as given; the rest is filled in. workers_text: --workers, of which auto is none.
-static enum status plan_offload_run(struct offload_request *r, const struct described *described, const struct plan_request *plan,
-                                    const char *workers_text, bool json, struct error *error)
+// Plans and prints. --workers auto: none.
+static enum status plan_offload_run(struct plan_settings *s, struct error *error)
 {
+    const struct described *described = &s->described;
+    struct offload_request *r = &s->offload;
     struct offload_plan made;
     enum status status;
 
@@ -122,29 +149,19 @@ static enum status plan_offload_run(struct offload_request *r, const struct desc
     r->device = &described->s_parts[0];
     r->worker = &described->workers[0];
     r->link = &described->link_hardware;
-    r->kv_type = plan->kv_type;
-    r->prompt_tokens = plan->prompt_tokens;
-    r->generated_tokens = plan->generated_tokens;
-    r->workers = strcmp(workers_text, "auto") ? plan->workers : 0;
+    r->kv_type = s->request.kv_type;
+    r->prompt_tokens = s->request.prompt_tokens;
+    r->generated_tokens = s->request.generated_tokens;
+    r->workers = strcmp(s->workers, "auto") ? s->request.workers : 0;
+    r->paper = !strcmp(s->policy, "paper");
     if ((status = offload_plan_make(r, &made, error)))
         return status;
-    if (json)
-        print_offload_json(r, &made);
+    if (described->json)
+        print_offload_json(s, &made);
     else
-        print_text(r, &made);
+        print_text(s, &made);
     return STATUS_OK;
 }
-
-enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
-
-struct plan_settings {
-    struct described described;
-    const char *workers, *s_parts, *device;
-    struct plan_request request;
-    struct offload_request offload;
-    uint32_t threads;
-    bool sweep, measure, offloads;
-};
 
 // --- what it prints ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +183,7 @@ static void set_integer(json_t *object, const char *name, double value)
     json_object_set_new(object, name, json_integer((json_int_t)ceil(value)));
 }
 
-static void set_price(json_t *object, const char *name, double value)
+static void set_known(json_t *object, const char *name, double value)
 {
     json_object_set_new(object, name, value != 0 ? json_real(value) : json_null());
 }
@@ -208,11 +225,12 @@ static void add_plan(json_t *object, const struct plan *plan)
     set_integer(object, "kv_bytes_per_worker", plan->kv_bytes_per_worker);
     set_integer(object, "s_part_bytes", plan->s_part_bytes);
     set_integer(object, "pool_sequences", plan->pool_sequences);
+    set_integer(object, "pool_bytes", plan->workers ? plan->pool_bytes : plan->kv_bytes_per_worker);
     json_object_set_new(object, "hybrid_gain_bound",
                         plan->hybrid_gain_bound != 0 ? json_real(plan->hybrid_gain_bound) : json_null());
     set_integer(object, "hybrid_pool_bytes", plan->hybrid_pool_bytes);
-    set_price(object, "price_per_hour", plan->price_per_hour);
-    set_price(object, "cost_per_million_tokens", plan->cost_per_million);
+    set_known(object, "price_per_hour", plan->price_per_hour);
+    set_known(object, "cost_per_million_tokens", plan->cost_per_million);
 }
 
 // The cost of a sequence that lies at several workers; null: there is none.
@@ -266,6 +284,111 @@ static void print_stages(const struct plan_settings *s, const struct plan *plan)
     printf("  activations take %.2f ms from one to the next\n", plan->hop_us / 1e3);
 }
 
+static void print_gain(const char *what, double rate, const struct plan *plan)
+{
+    if (rate > 0)
+        printf("    %-22s %10.0f    %+.0f %%\n", what, rate, 100 * (rate / plan->tokens_per_second - 1));
+}
+
+static void print_more(const struct plan_settings *s, const struct plan *plan)
+{
+    struct plan_more more;
+
+    plan_one_more(&s->request, plan, &more);
+    printf("\n  tokens a second with more\n");
+    print_gain("one more worker", more.worker, plan);
+    print_gain("one more S-part", more.s_part, plan);
+    print_gain("a link twice as fast", more.link, plan);
+    print_gain("twice the batch", more.batch, plan);
+}
+
+static json_t *more_json(const struct plan_request *r, const struct plan *plan)
+{
+    json_t *object = json_object();
+    struct plan_more more;
+
+    plan_one_more(r, plan, &more);
+    set_known(object, "worker", more.worker);
+    set_known(object, "s_part", more.s_part);
+    set_known(object, "link_twice_as_fast", more.link);
+    set_known(object, "batch_twice", more.batch);
+    return object;
+}
+
+// --- what a plan costs, and how its times spread --------------------------------------------------------------------
+
+// A million tokens of prompts and of answers, and what they take of electricity.
+struct bill {
+    double in, out, kwh; // 0: not known
+};
+
+static struct bill bill_of(const struct plan_request *r, const struct plan *plan)
+{
+    const double share = plan_answers_share(r, plan), hours = 1e6 / plan->tokens_per_second / 3600;
+
+    return (struct bill){.in = r->prompt_tokens ? plan->cost_per_million * (1 - share) * r->generated_tokens / r->prompt_tokens : 0,
+                         .out = plan->cost_per_million * share,
+                         .kwh = plan->watts / 1e3 * hours};
+}
+
+static void add_bill(json_t *object, const struct plan_request *r, const struct plan *plan)
+{
+    const struct bill bill = bill_of(r, plan);
+
+    set_known(object, "cost_per_million_prompt_tokens", bill.in);
+    set_known(object, "cost_per_million_answer_tokens", bill.out);
+    set_known(object, "watts", plan->watts);
+    set_known(object, "kwh_per_million_tokens", bill.kwh);
+}
+
+// Requests that arrive at random at LOAD of the rate, or at the rate that was asked for, in the scheduler's own code.
+#define LOAD 0.8
+
+static enum status spread_of(const struct plan_settings *s, const struct plan *plan, double *load, struct sim_result *out,
+                             struct error *error)
+{
+    *load = s->request.tokens_per_second != 0 ? MIN(s->request.tokens_per_second / plan->tokens_per_second, 1) : LOAD;
+    return sim_plan(&s->described, &s->request, plan, *load * plan->tokens_per_second / s->request.generated_tokens, out, error);
+}
+
+static json_t *spread_json(const struct plan_settings *s, const struct plan *plan)
+{
+    struct sim_result result;
+    struct error error;
+    double load;
+
+    if (spread_of(s, plan, &load, &result, &error))
+        return json_pack("{s:s}", "refused", error.text);
+    return json_pack("{s:f,s:f,s:o,s:o}", "load", load, "tokens_per_second", result.tokens_per_second, "ttft_s",
+                     report_times_json(&result.ttft), "tbt_s", report_times_json(&result.tbt));
+}
+
+static void print_spread(const struct plan_settings *s, const struct plan *plan)
+{
+    struct sim_result result;
+    struct error error;
+    double load;
+
+    if (spread_of(s, plan, &load, &result, &error)) {
+        printf("\n  not simulated: %s\n", error.text);
+        return;
+    }
+    printf("\n  at %2.0f %% of that rate             p50        p99\n", 100 * load);
+    printf("    to the first token   %10.2f %10.2f s\n", result.ttft.p50_s, result.ttft.p99_s);
+    printf("    between tokens       %10.1f %10.1f ms\n", 1e3 * result.tbt.p50_s, 1e3 * result.tbt.p99_s);
+}
+
+// Says what the figures rest on.
+static const char *basis_of(const struct plan_settings *s)
+{
+    const struct hardware *gpu = &s->described.s_parts[0], *worker = &s->described.workers[0];
+
+    if (gpu->model.name)
+        return "measured with this model";
+    return gpu->weights_share < 1 || worker->attention_share < 1 ? "data sheets and estimated shares"
+                                                                 : "data sheets: an upper bound";
+}
+
 static void print_plan(const struct plan_settings *s, const struct plan *plan)
 {
     print_head(s);
@@ -279,6 +402,9 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     printf("  step                   %10.1f ms between two tokens of a sequence\n", plan->step_ms);
     printf("  a request              %10.1f s for its %u tokens\n", plan->step_ms * s->request.generated_tokens / 1e3,
            s->request.generated_tokens);
+    if (s->requests)
+        printf("  in all                 %10.1f hours for %llu requests\n", hours_of(s, plan->tokens_per_second),
+               (unsigned long long)s->requests);
     printf("\n  a layer, one mini-batch: S-part %.0f us, R-part %.0f us, link %.0f us; head %.0f us a step\n",
            plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
     printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
@@ -292,15 +418,25 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
                (double)s->described.workers[0].memory_bytes / GIB);
     print_extents(&s->request, plan->workers);
     if (plan->workers && plan->pool_sequences)
-        printf("  in its own memory      %10u of the sequences; attention there %.0f us a layer\n", plan->pool_sequences,
-               plan->pool_layer_us);
+        printf("  in its own memory      %10.1f GiB of KV: %u of the sequences; attention there %.0f us a layer\n",
+               plan->pool_bytes / GIB, plan->pool_sequences, plan->pool_layer_us);
+    print_more(s, plan);
+    printf("\n");
     if (plan->hybrid_gain_bound != 0)
         printf("  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
                plan->hybrid_gain_bound, plan->hybrid_pool_bytes / GIB);
+    print_spread(s, plan);
+    const struct bill bill = bill_of(&s->request, plan);
+    printf("\n");
     if (plan->price_per_hour != 0)
-        printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
+        printf("  price                  %10.2f an hour; a million tokens: %.3f of prompts, %.3f of answers\n",
+               plan->price_per_hour, bill.in, bill.out);
     else
         printf("  price                  %10s    (price_per_hour is not in every file)\n", "-");
+    if (plan->watts != 0)
+        printf("  power                  %10.0f W without the GPU's host; %.2f kWh a million tokens of answers\n", plan->watts,
+               bill.kwh);
+    printf("  from                   %s\n", basis_of(s));
 }
 
 static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
@@ -388,12 +524,26 @@ static enum status read_count(const char *option, const char *text, uint32_t lea
     return STATUS_OK;
 }
 
+static enum status read_pool(const char *text, uint64_t *out, struct error *error)
+{
+    *out = strcmp(text, "none") ? PLAN_POOL_CHOOSE : 0;
+    if (!strcmp(text, "auto") || !*out)
+        return STATUS_OK;
+    if (options_parse_size(text, out) || *out == 0 || *out == PLAN_POOL_CHOOSE)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, none or a size such as 8G", text);
+    return STATUS_OK;
+}
+
 static enum status describe_load(struct plan_settings *s, struct error *error)
 {
     enum status status = described_read(&s->described, &s->request, error);
 
     if (!status)
         status = read_count("workers", s->workers, 0, PLAN_WORKERS_MAX, &s->request.workers, error);
+    if (s->request.batch == 0 && s->request.latency_ms == 0 && !s->offloads && !s->sweep)
+        s->request.latency_ms = READING_MS;
+    if (!status)
+        status = read_pool(s->local_pool, &s->request.pool_bytes, error);
     return status ? status : read_count("s-parts", s->s_parts, 1, PLAN_STAGES_MAX, &s->request.stages, error);
 }
 
@@ -403,6 +553,8 @@ static enum status check_kind(const struct plan_settings *s, struct error *error
     const struct plan_request *r = &s->request;
     const struct offload_request *o = &s->offload;
 
+    if (!strcmp(s->policy, "paper") && !s->offloads)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--policy is for --offload");
     if (r->stages != 1 && (s->offloads || s->sweep || is_mix(s)))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--s-parts: a pipeline is planned for one kind of --gpu, without --offload and --batch-sweep");
@@ -427,29 +579,35 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
 
     if (!status)
         status = check_kind(s, error);
-    if (status || check_only)
+    if (status)
         return status;
-    if (s->offloads)
-        return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->described.json, error);
+    if (s->offloads && !check_only)
+        return plan_offload_run(s, error);
     if (is_mix(s)) {
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
                      ? error_set(error, STATUS_INVALID_ARGUMENT,
                                  "several of --gpu or --worker: the mix is chosen, without --batch, --workers and --batch-sweep")
                      : plan_cheapest(&s->request, s->described.s_parts, s->described.s_part_count, s->described.workers,
                                      s->described.worker_count, &mix, error);
-        if (!status)
+        if (!status && !check_only)
             print_mix(s, &mix);
         return status;
     }
-    if (s->sweep) {
+    if (s->sweep && !check_only)
         print_sweep(s);
+    if (s->sweep || s->offloads)
         return STATUS_OK;
-    }
-    if ((status = plan_make(&s->request, &plan, error)))
+    if ((status = plan_make(&s->request, &plan, error)) || check_only)
         return status;
     if (s->described.json) {
         json_t *object = describe(s);
         add_plan(object, &plan);
+        add_bill(object, &s->request, &plan);
+        if (s->requests)
+            json_object_set_new(object, "hours", json_real(hours_of(s, plan.tokens_per_second)));
+        json_object_set_new(object, "basis", json_string(basis_of(s)));
+        json_object_set_new(object, "simulated", spread_json(s, &plan));
+        json_object_set_new(object, "tokens_per_second_with_one_more", more_json(&s->request, &plan));
         json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
         report_json_print(object);
     } else {
@@ -463,6 +621,8 @@ int plan_main(int argc, char **argv)
     struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
                               .s_parts = "1",
+                              .local_pool = "auto",
+                              .policy = "mesh",
                               .device = "auto",
                               .offload = {.block_tokens = OFFLOAD_BLOCK_TOKENS},
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
@@ -480,12 +640,13 @@ int plan_main(int argc, char **argv)
         {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
          "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},
-        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "longest time between two tokens of a sequence", 0, 1e9},
+        {"latency-ms", OPTION_F64, &r->latency_ms, "L",
+         "longest time between two tokens of a sequence; 0: 200 where the batch is chosen, any where it is given", 0, 1e9},
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
         {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
         {"spacing", OPTION_U32, &r->spacing, "F", "steps between groups of starts; 0: a 32nd of --gen", 0, 1 << 24},
-        {"local-pool", OPTION_SIZE, &r->pool_bytes, "SIZE",
-         "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
+        {"local-pool", OPTION_STRING, &s.local_pool, "SIZE|auto|none",
+         "KV in the S-part's memory; auto: what is left there, if that is faster than none", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
         {"offload", OPTION_BOOL, &s.offloads, NULL, "plan for weights and KV that do not fit the device (a linear program)", 0, 0},
@@ -494,6 +655,9 @@ int plan_main(int argc, char **argv)
         {"disk-memory", OPTION_SIZE, &o->disk_bytes, "SIZE", "with --offload: free space on disk; 0: none", 0, 0},
         {"disk-read-mbs", OPTION_F64, &o->disk_read_mb_per_second, "N",
          "with --offload: what the disk reads, 1e6 bytes a second; 0: as the GPU's file says", 0, 1e6},
+        {"policy", OPTION_CHOICE, &s.policy, "mesh|paper",
+         "with --offload: mesh: weights alone may leave the device; paper: activations and KV, too, as in FlexGen", 0, 0},
+        {"requests", OPTION_SIZE, &s.requests, "N", "say how many hours so many requests take; 0: do not", 0, 0},
         {"compress", OPTION_BOOL, &o->compress, NULL, "with --offload: weights and KV in 4 bits and a half", 0, 0},
         {"gpu-batch", OPTION_U32, &o->gpu_batch, "N", "with --offload: sequences computed at once; 0: chosen", 0, 4096},
         {"gpu-batches", OPTION_U32, &o->gpu_batches, "N",

@@ -17,6 +17,7 @@
 #include "services/fastdecode/capacity/search.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
+#include "services/fastdecode/plan/sim.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
@@ -33,6 +34,15 @@ struct sim_settings {
     bool backlog, find_capacity;
     struct capacity_settings capacity;
 };
+
+#define SIM_DEFAULTS                                                                                                          \
+    {                                                                                                                         \
+        .described = DESCRIBED_DEFAULTS, .admission = "auto", .placement = "auto", .micro_batch = "auto", .stages = 1,        \
+        .split = "auto", .batch = 128, .workers = 1, .requests = 1000, .seed = 1, .capacity = CAPACITY_DEFAULTS, .request = { \
+            .prompt_tokens = 16,                                                                                              \
+            .generated_tokens = 1024                                                                                          \
+        }                                                                                                                     \
+    }
 
 // --- settings ---------------------------------------------------------------------------------------------------------
 
@@ -252,6 +262,35 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     return status;
 }
 
+enum status sim_plan(const struct described *described, const struct plan_request *request, const struct plan *plan,
+                     double requests_per_second, struct sim_result *out, struct error *error)
+{
+    enum { REQUESTS_LEAST = 60, REQUESTS_USUAL = 300, TOKENS_MOST = 1500000 };
+    struct sim_settings s = SIM_DEFAULTS;
+    struct sim_config config = {0};
+    struct workload work = {0};
+    const double tokens = (double)request->prompt_tokens + request->generated_tokens;
+
+    s.described = *described;
+    s.request = *request;
+    s.request.prompt_tokens = MAX(request->prompt_tokens, 1u);
+    s.workers = plan->workers;
+    s.batch = plan->batch;
+    s.stages = plan->stages;
+    s.chunk = request->chunk_tokens;
+    s.local_pool = plan->workers ? (uint64_t)plan->pool_bytes : request->pool_bytes == PLAN_POOL_CHOOSE ? 0 : request->pool_bytes;
+    s.request.pool_bytes = s.local_pool;
+    s.requests = (uint64_t)MAX(MIN(MAX(REQUESTS_USUAL, 3.0 * plan->batch), TOKENS_MOST / tokens), REQUESTS_LEAST);
+    enum status status = sched_admission_choose(s.admission, s.request.spacing, &s.chosen_admission, error);
+    if (!status)
+        status = workload_make(s.requests, requests_per_second, s.request.prompt_tokens, s.request.generated_tokens, 0, s.seed,
+                               &work, error);
+    if (!status)
+        status = simulate(&s, &work, &config, out, error);
+    workload_free(&work);
+    return status;
+}
+
 // --- `fastdecode sim --capacity` -------------------------------------------------------------------------------------
 //
 // The search of `fastdecode capacity`, with simulations in the place of a server.
@@ -461,6 +500,16 @@ static enum status write_plot(const struct sim_settings *s, const struct load_pl
     return failed ? error_set(error, STATUS_UNAVAILABLE, "--plot %s: %s", s->plot_path, strerror(errno)) : STATUS_OK;
 }
 
+// Does what run() does before its first step.
+static enum status check(struct sim_settings *s, struct error *error)
+{
+    struct cost_s_part stages[PLAN_STAGES_MAX];
+    struct plan_range ranges[PLAN_STAGES_MAX];
+    enum status status = resolve(s, error);
+
+    return status ? status : cut_layers(s, stages, ranges, error);
+}
+
 static enum status run(struct sim_settings *s, struct error *error)
 {
     struct workload work = {0};
@@ -499,18 +548,7 @@ static enum status run(struct sim_settings *s, struct error *error)
 
 int sim_main(int argc, char **argv)
 {
-    struct sim_settings s = {.described = DESCRIBED_DEFAULTS,
-                             .admission = "auto",
-                             .placement = "auto",
-                             .micro_batch = "auto",
-                             .stages = 1,
-                             .split = "auto",
-                             .batch = 128,
-                             .workers = 1,
-                             .requests = 1000,
-                             .seed = 1,
-                             .capacity = CAPACITY_DEFAULTS,
-                             .request = {.prompt_tokens = 16, .generated_tokens = 1024}};
+    struct sim_settings s = SIM_DEFAULTS;
     const struct option options[] = {
         DESCRIBED_OPTIONS(&s.described),
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
@@ -554,7 +592,7 @@ int sim_main(int argc, char **argv)
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 
-    if (!status && !program.check_only)
-        status = run(&s, &error);
+    if (!status)
+        status = program.check_only ? check(&s, &error) : run(&s, &error);
     return status ? described_fail(&s.described, program.name, &error) : 0;
 }
