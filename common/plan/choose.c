@@ -314,6 +314,80 @@ uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs,
     return count;
 }
 
+// --- more for a mesh that is there -----------------------------------------------------------------------------------
+
+// Finds the fewest workers, at least request->workers, with which a batch reaches the rate. false: none do.
+static bool fewest_workers(const struct plan_request *request, struct plan *out)
+{
+    struct plan_request r = *request;
+    uint32_t low = r.workers, high = low;
+    struct plan plan, best;
+
+    for (bool reached = false; !reached; high = high ? 2 * high : 1) {
+        r.workers = high;
+        reached = least_reaching(&r, r.tokens_per_second, out, &best);
+        if (reached)
+            break;
+        if (high >= PLAN_WORKERS_MAX)
+            return false;
+        low = high + 1;
+    }
+    while (low < high) {
+        r.workers = low + (high - low) / 2;
+        if (least_reaching(&r, r.tokens_per_second, &plan, &best)) {
+            high = r.workers;
+            *out = plan;
+        } else {
+            low = r.workers + 1;
+        }
+    }
+    return true;
+}
+
+static double added_cost(const struct plan_request *r, const struct plan_addition *a)
+{
+    if (r->s_part->price_per_hour != 0 && r->worker->price_per_hour != 0)
+        return a->s_parts * r->s_part->price_per_hour + a->workers * r->worker->price_per_hour;
+    return (double)a->s_parts + a->workers;
+}
+
+enum status plan_add(const struct plan_request *request, struct plan *now, struct plan_addition *additions, uint32_t *count,
+                     struct error *error)
+{
+    struct plan_request r = *request;
+    struct plan best = {0};
+
+    *count = 0;
+    if (r.tokens_per_second <= 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tokens-per-second is missing: the rate that the mesh is to reach");
+    if (!plan_fastest(&r, now))
+        *now = (struct plan){.workers = r.workers, .stages = MAX(r.stages, 1u)};
+    for (r.stages = now->stages; r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++) {
+        struct plan_addition a = {.s_parts = r.stages - now->stages};
+        if (!fewest_workers(&r, &a.plan)) {
+            struct plan_request most = r;
+            most.workers = PLAN_WORKERS_MAX;
+            if (plan_fastest(&most, &a.plan) && a.plan.tokens_per_second > best.tokens_per_second)
+                best = a.plan;
+            continue;
+        }
+        a.workers = a.plan.workers - r.workers;
+        uint32_t at = (*count)++;
+        for (; at > 0 && added_cost(&r, &a) < added_cost(&r, &additions[at - 1]); at--)
+            additions[at] = additions[at - 1];
+        additions[at] = a;
+        if (a.workers == 0) // more S-parts only cost more
+            break;
+    }
+    if (*count)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_FAILED_PRECONDITION,
+        "--tokens-per-second %g: with up to %d S-parts and any number of workers such a mesh reaches %.0f (%s binds): a "
+        "second mesh beside it, a faster link, or other machines",
+        r.tokens_per_second, PLAN_STAGES_MAX, best.tokens_per_second, plan_bound_name(best.bound_by));
+}
+
 // --- the cheapest mix of meshes -------------------------------------------------------------------------------------
 
 enum { CANDIDATES = 256 };

@@ -177,14 +177,14 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-// A mini-batch's step: decode rows, `local` of them in the S-part's memory beside workers, and rows of one prompt, which attend where the KV
-// of that prompt lies: at one place.
+// A mini-batch's step: decode rows and rows of a prompt; of these, those whose KV is in the S-part's memory beside workers. A prompt's rows
+// attend at one place.
 struct step_rows {
-    double decode, local, prefill;
-    bool prefill_local;
+    double decode, prefill;
+    double decode_local, prefill_local;
 };
 
-// What a layer of it takes; bytes_us is link_us without its round trip.
+// The times of a layer of it; bytes_us is link_us without its round trip.
 struct layer_times {
     double s_part_us, pool_us, r_part_us, link_us, bytes_us;
 };
@@ -197,7 +197,7 @@ static double place_us(const struct plan_request *r, const struct cost_r_part *p
 
 static struct layer_times time_layer(const struct plan_request *r, uint32_t workers, const struct step_rows *rows)
 {
-    const double away = rows->decode - rows->local, prefill_away = rows->prefill_local ? 0 : rows->prefill;
+    const double away = rows->decode - rows->decode_local, prefill_away = rows->prefill - rows->prefill_local;
     bool add_up = workers && r->worker->shares_cores;
     double shared = workers && !add_up ? ceil(away / workers) : away; // rows of the fullest worker, or of all in turn
     struct layer_times times = {0};
@@ -213,9 +213,9 @@ static struct layer_times time_layer(const struct plan_request *r, uint32_t work
         times.bytes_us = (away + prefill_away) / workers * place.link_row_us;
         times.link_us = place.link_us + times.bytes_us;
     }
-    if (rows->local > 0 || rows->prefill > prefill_away) {
+    if (rows->decode_local > 0 || rows->prefill_local > 0) {
         plan_r_part(r, 0, &place);
-        times.pool_us = place_us(r, &place, 1, rows->local, rows->prefill - prefill_away);
+        times.pool_us = place_us(r, &place, 1, rows->decode_local, rows->prefill_local);
     }
     return times;
 }
@@ -254,13 +254,17 @@ static double add_prompts(const struct plan_request *r, uint32_t batch, uint32_t
     double mean_us = light_us;
 
     for (int local = 0; local < 2; local++) {
-        const double share = local ? usual->local / usual->decode : 1 - usual->local / usual->decode;
-        struct step_rows rows = {.decode = usual->decode, .local = usual->local, .prefill = CHUNK_ROWS, .prefill_local = local};
+        const double share_local = usual->decode_local / usual->decode, share = local ? share_local : 1 - share_local;
+        struct step_rows rows = {.decode = usual->decode,
+                                 .decode_local = usual->decode_local,
+                                 .prefill = CHUNK_ROWS,
+                                 .prefill_local = local * (double)CHUNK_ROWS};
         struct layer_times heavy = time_layer(r, workers, &rows);
         struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, tail_us);
         if (share <= 0)
             continue;
         rows.prefill = chunk_rows(r, light_us, sched_round_us(&longer, m) - light_us);
+        rows.prefill_local = local * rows.prefill;
         heavy = time_layer(r, workers, &rows);
         const double chunks = share * needed / rows.prefill, steps = chunks / m; // in a round; in a step
         const double at_once = MIN(MAX(chunks, 1), m);
@@ -320,7 +324,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
 {
     const double layers = r->shape->layers, decode = ceil((double)batch / m);
     const uint32_t here = pool_sequences_of(r, batch, workers);
-    const struct step_rows rows = {.decode = decode, .local = workers ? (double)here / m : 0};
+    const struct step_rows rows = {.decode = decode, .decode_local = workers ? (double)here / m : 0};
     struct layer_times times = time_layer(r, workers, &rows);
     struct cost_s_part s;
     double step_us;
@@ -500,8 +504,9 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
                          .stages = r->stages,
                          .pool_sequences = pool_sequences_of(r, batch, workers)};
     struct rows rows = rows_of(r, batch, out->mini_batches);
+    const double local = workers ? (double)out->pool_sequences / batch : 0;
     const struct step_rows step = {
-        .decode = rows.decode, .local = workers ? (double)out->pool_sequences / out->mini_batches : 0, .prefill = rows.prefill};
+        .decode = rows.decode, .decode_local = local * rows.decode, .prefill = rows.prefill, .prefill_local = local * rows.prefill};
     const struct layer_times times = time_layer(r, workers, &step);
     struct cost_s_part s;
     plan_s_part(r, &s);

@@ -226,6 +226,21 @@ double plan_stage_bytes(const struct plan_request *request, uint32_t batch, uint
 // fits into memory, it predicts without that limit.
 void plan_predict_pipeline(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t each, struct plan *out);
 
+// --- more for a mesh that is there -----------------------------------------------------------------------------------
+
+// A way to reach a rate: machines to add, and what the mesh is then.
+struct plan_addition {
+    uint32_t workers, s_parts;
+    struct plan plan;
+};
+
+// Finds what a mesh of request->workers workers and request->stages S-parts must get to reach tokens_per_second within latency_ms: for each
+// number of S-parts the fewest workers, the cheapest first (the fewest machines, where prices are not known). now: what it reaches as it
+// is. additions: [PLAN_STAGES_MAX], filled in; the first is empty if nothing need be added. FAILED_PRECONDITION: nothing that can be added is
+// enough; the error says what binds.
+enum status plan_add(const struct plan_request *request, struct plan *now, struct plan_addition *additions, uint32_t *count,
+                     struct error *error) MUST_CHECK;
+
 // --- the cheapest mix of meshes -------------------------------------------------------------------------------------
 
 // The cheapest meshes that together reach a rate, out of several kinds of S-parts and workers with prices.

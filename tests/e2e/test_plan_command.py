@@ -147,6 +147,23 @@ def test_what_more_would_give_and_how_times_spread(tmp_path):
         assert words in said, said
 
 
+def test_the_load_doubles(tmp_path):
+    mesh = tmp_path / "mesh.conf"
+    mesh.write_text("gpu = l4\nworker = epyc-9554\nlink = eth25\nworkers = 1\n", encoding="ascii")
+    load = ("--shape", "llama-3.1-8b", "--weights", "q4_k", "--add-to", mesh, "--tokens-per-second")
+    now = planned(*load, 100)
+    assert now["add"][0]["workers"] == now["add"][0]["s_parts"] == 0
+    found = planned(*load, 2 * now["now"]["tokens_per_second"])
+    for way in found["add"]:
+        assert way["plan"]["tokens_per_second"] >= 2 * now["now"]["tokens_per_second"]
+        assert (way["plan"]["workers"], way["plan"]["s_parts"]) == (1 + way["workers"], 1 + way["s_parts"])
+    assert "there is   1 S-part and 1 worker: " in plan(*load, 5000).stdout and "add        1 S-part and " in plan(*load, 5000).stdout
+    assert "reaches" in refused(*load, 1e6) and "--tokens-per-second is missing" in refused(*load, 0)
+    assert "without --offload, --batch-sweep and --batch" in refused(*load, 100, "--batch", 8)
+    mesh.write_text("gpu = l4\n", encoding="ascii")
+    assert "want `workers = N`" in refused(*load, 100)
+
+
 def test_an_error_is_an_object():
     said = plan("--json", "--shape", "llama-13b", *PAPER, "--batch", 128)
     assert said.returncode == 2 and json.loads(said.stdout)["error"]["status"] == "RESOURCE_EXHAUSTED"

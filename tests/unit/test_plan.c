@@ -262,7 +262,7 @@ static void a_pool_beside_workers(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
-// What the S-part's memory leaves is used beside workers where that is faster, and only then.
+// Memory that the S-part has left is used beside workers where that is faster, and only then.
 static void a_pool_is_chosen(void **state)
 {
     struct plan_request r = request(), none = r;
@@ -504,6 +504,48 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
+// What is added reaches the rate, one worker less does not, and nothing cheaper is listed behind it.
+static void what_to_add(void **state)
+{
+    struct plan_request r = request();
+    struct hardware large = worker;
+    struct plan_addition additions[PLAN_STAGES_MAX];
+    struct plan now, less;
+    struct error error;
+    uint32_t count;
+
+    large.memory_bytes = 1u << 30;
+    r.worker = &large;
+    r.workers = 1;
+    r.stages = 1;
+    assert_int_equal(plan_add(&r, &now, additions, &count, &error), STATUS_INVALID_ARGUMENT);
+    r.tokens_per_second = 1;
+    assert_int_equal(plan_add(&r, &now, additions, &count, &error), STATUS_OK);
+    assert_true(count == 1 && additions[0].workers == 0 && additions[0].s_parts == 0);
+    const double most = now.tokens_per_second;
+    for (double times = 1.05; times < 4; times *= 1.3) {
+        double before = 0;
+        r.tokens_per_second = times * most;
+        if (plan_add(&r, &now, additions, &count, &error))
+            break;
+        assert_near(now.tokens_per_second, most);
+        for (uint32_t i = 0; i < count; i++) {
+            const struct plan_addition *a = &additions[i];
+            struct plan_request one = r;
+            double cost = a->s_parts * s_part.price_per_hour + a->workers * worker.price_per_hour;
+            assert_true(a->plan.tokens_per_second >= r.tokens_per_second && a->plan.workers == 1 + a->workers && cost >= before);
+            assert_int_equal(a->plan.stages, 1 + a->s_parts);
+            before = cost;
+            one.stages = a->plan.stages;
+            one.workers = a->plan.workers - 1;
+            assert_true(a->workers == 0 || !plan_fastest(&one, &less) || less.tokens_per_second < r.tokens_per_second);
+        }
+    }
+    r.tokens_per_second = 1e9;
+    assert_int_equal(plan_add(&r, &now, additions, &count, &error), STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(error.text, "any number of workers such a mesh reaches"));
+}
+
 // In three of four layers a row reads 4 of its 16 tokens, 7 a layer on average; pages are kept for all. If all four are windowed a
 // sequence has at most 6 pages, 96 tokens: a window, 64 rows and a page.
 static void windows_shorten_what_is_read(void **state)
@@ -576,6 +618,7 @@ int main(void)
         cmocka_unit_test(a_sequence_larger_than_a_worker),
         cmocka_unit_test(the_knee_of_a_sweep),
         cmocka_unit_test(the_cheapest_of_several),
+        cmocka_unit_test(what_to_add),
         cmocka_unit_test(a_hardware_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

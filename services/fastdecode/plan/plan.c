@@ -22,7 +22,7 @@ enum { SWEEP_MAX = 24, READING_MS = 200 }; // READING_MS: between two tokens, fo
 
 struct plan_settings {
     struct described described;
-    const char *workers, *s_parts, *device, *local_pool, *policy;
+    const char *add_to, *workers, *s_parts, *device, *local_pool, *policy;
     uint64_t requests;
     struct plan_request request;
     struct offload_request offload;
@@ -503,6 +503,80 @@ static void print_sweep(const struct plan_settings *s)
                needs[i].knee ? "   knee: more batch hardly helps beyond" : "");
 }
 
+// --- more for a mesh that is there ------------------------------------------------------------------------------------
+
+static void print_addition(const char *what, const struct plan_addition *a)
+{
+    printf("  %-10s %u S-part%s and %u worker%s: %.0f tokens/s, batch %u, %.1f ms a step, bound by %s", what, a->s_parts,
+           a->s_parts == 1 ? "" : "s", a->workers, a->workers == 1 ? "" : "s", a->plan.tokens_per_second, a->plan.batch,
+           a->plan.step_ms, plan_bound_name(a->plan.bound_by));
+    if (a->plan.price_per_hour != 0)
+        printf("; %.2f an hour in all", a->plan.price_per_hour);
+    printf("\n");
+}
+
+static void print_additions(const struct plan_settings *s, const struct plan *now, const struct plan_addition *additions,
+                            uint32_t count)
+{
+    print_head(s);
+    printf("\n  there is   %u S-part%s and %u worker%s: %.0f tokens/s, batch %u, %.1f ms a step, bound by %s\n", now->stages,
+           now->stages == 1 ? "" : "s", now->workers, now->workers == 1 ? "" : "s", now->tokens_per_second, now->batch,
+           now->step_ms, plan_bound_name(now->bound_by));
+    printf("  wanted     %.0f tokens/s\n", s->request.tokens_per_second);
+    if (additions[0].s_parts + additions[0].workers == 0) {
+        printf("  add        nothing: batch %u gives %.0f\n", additions[0].plan.batch, additions[0].plan.tokens_per_second);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        print_addition(i ? "or" : "add", &additions[i]);
+}
+
+static enum status add_to_run(struct plan_settings *s, bool check_only, struct error *error)
+{
+    struct plan_addition additions[PLAN_STAGES_MAX];
+    uint32_t count;
+    struct plan now;
+
+    if (s->request.workers == PLAN_CHOOSE || s->request.stages == PLAN_CHOOSE)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--add-to %s: want `workers = N`, and `s-parts = P` if there are several",
+                         s->add_to);
+    enum status status = plan_add(&s->request, &now, additions, &count, error);
+    if (status || check_only)
+        return status;
+    if (!s->described.json) {
+        print_additions(s, &now, additions, count);
+        return STATUS_OK;
+    }
+    json_t *object = describe(s), *today = json_object(), *list = json_array();
+    add_plan(today, &now);
+    json_object_set_new(object, "now", today);
+    for (uint32_t i = 0; i < count; i++) {
+        json_t *one = json_object(), *plan = json_object();
+        set_integer(one, "s_parts", additions[i].s_parts);
+        set_integer(one, "workers", additions[i].workers);
+        add_plan(plan, &additions[i].plan);
+        json_object_set_new(one, "plan", plan);
+        json_array_append_new(list, one);
+    }
+    json_object_set_new(object, "add", list);
+    report_json_print(object);
+    return STATUS_OK;
+}
+
+// Reads what there is: hardware and counts of a mesh, which the command line is not asked for again.
+static enum status read_mesh(struct plan_settings *s, struct error *error)
+{
+    const struct option options[] = {
+        {"gpu", OPTION_STRING, &s->described.gpu, "NAME|FILE", "", 0, 0},
+        {"worker", OPTION_STRING, &s->described.worker, "NAME|FILE", "", 0, 0},
+        {"link", OPTION_STRING, &s->described.link, "NAME|FILE", "", 0, 0},
+        {"workers", OPTION_STRING, &s->workers, "N", "", 0, 0},
+        {"s-parts", OPTION_STRING, &s->s_parts, "P", "", 0, 0},
+        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE|auto|none", "", 0, 0},
+    };
+    return s->add_to ? options_read_file(options, ARRAY_COUNT(options), "add-to", s->add_to, error) : STATUS_OK;
+}
+
 // --- what it is told --------------------------------------------------------------------------------------------------
 
 // Reads a number, or auto.
@@ -536,8 +610,10 @@ static enum status read_pool(const char *text, uint64_t *out, struct error *erro
 
 static enum status describe_load(struct plan_settings *s, struct error *error)
 {
-    enum status status = described_read(&s->described, &s->request, error);
+    enum status status = read_mesh(s, error);
 
+    if (!status)
+        status = described_read(&s->described, &s->request, error);
     if (!status)
         status = read_count("workers", s->workers, 0, PLAN_WORKERS_MAX, &s->request.workers, error);
     if (s->request.batch == 0 && s->request.latency_ms == 0 && !s->offloads && !s->sweep)
@@ -555,6 +631,9 @@ static enum status check_kind(const struct plan_settings *s, struct error *error
 
     if (!strcmp(s->policy, "paper") && !s->offloads)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--policy is for --offload");
+    if (s->add_to && (s->offloads || s->sweep || is_mix(s) || r->batch))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--add-to is for one kind of --gpu and --worker, without --offload, --batch-sweep and --batch");
     if (r->stages != 1 && (s->offloads || s->sweep || is_mix(s)))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--s-parts: a pipeline is planned for one kind of --gpu, without --offload and --batch-sweep");
@@ -581,6 +660,8 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         status = check_kind(s, error);
     if (status)
         return status;
+    if (s->add_to)
+        return add_to_run(s, check_only, error);
     if (s->offloads && !check_only)
         return plan_offload_run(s, error);
     if (is_mix(s)) {
@@ -648,6 +729,9 @@ int plan_main(int argc, char **argv)
         {"local-pool", OPTION_STRING, &s.local_pool, "SIZE|auto|none",
          "KV in the S-part's memory; auto: what is left there, if that is faster than none", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
+        {"add-to", OPTION_READ_PATH, &s.add_to, "FILE",
+         "say what a mesh must get to reach --tokens-per-second; FILE says what is there: gpu, worker, link, workers, s-parts", 0,
+         0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
         {"offload", OPTION_BOOL, &s.offloads, NULL, "plan for weights and KV that do not fit the device (a linear program)", 0, 0},
         {"host-memory", OPTION_SIZE, &o->host_bytes, "SIZE",
