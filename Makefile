@@ -54,7 +54,7 @@ SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
 NVCC      := $(wildcard $(CUDA_HOME)/bin/nvcc)
-CUDA_ARCH ?= 80 86 89 90
+CUDA_ARCH ?= 80 75 86 89 90
 CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
 CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
 EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))

@@ -248,7 +248,10 @@ class Run:
     def __init__(self, items, jobs, durations_path, fail_fast):
         self.durations_path, self.fail_fast = durations_path, fail_fast
         try:
-            with open(durations_path, encoding="utf-8") as file:
+            if not os.path.exists(durations_path):
+        print("run `make check` first: there are no times")
+        return 77
+    with open(durations_path, encoding="utf-8") as file:
                 self.durations = json.load(file)
         except (OSError, ValueError):
             self.durations = {}

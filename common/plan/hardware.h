@@ -76,7 +76,7 @@ struct hardware {
 
 // The least compute capability that kernels/cuda is built for, and what is not left of a card's memory: the driver's context, which is an
 // estimate, and the backend's reserve (kernels/cuda/cuda.c).
-#define HARDWARE_CAPABILITY_LEAST 8.0
+#define HARDWARE_CAPABILITY_LEAST 7.5
 #define HARDWARE_GPU_CONTEXT (500ull << 20)
 #define HARDWARE_GPU_RESERVE (HARDWARE_GPU_CONTEXT + (256ull << 20))
 

@@ -14,7 +14,8 @@
 #include "kernels/backend/device.h"
 
 enum { HOST_SLICES = 6, DEVICE_SLICES = 16, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
-#define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
+enum { CAPABILITY_LEAST = 75 }; // tensor cores with products of f16 as fragment.cuh needs them
+#define RESERVE (256ull << 20)  // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
 
 // --- sizes ---
 
@@ -452,8 +453,8 @@ static enum status probe(int index, char *name, size_t name_bytes, struct error 
     if ((failed = cudaGetDeviceProperties(&properties, index)) || (failed = cudaSetDevice(index)) ||
         (failed = cudaMemGetInfo(&free_bytes, &total)))
         return error_set(error, STATUS_UNAVAILABLE, "cuda:%d does not start: %s", index, cudaGetErrorString(failed));
-    if (properties.major < 8)
-        return error_set(error, STATUS_UNAVAILABLE, "cuda:%d, %s, has compute capability %d.%d, 8.0 is needed", index,
+    if (10 * properties.major + properties.minor < CAPABILITY_LEAST)
+        return error_set(error, STATUS_UNAVAILABLE, "cuda:%d, %s, has compute capability %d.%d, 7.5 is needed", index,
                          properties.name, properties.major, properties.minor);
     snprintf(name, name_bytes, "%s, %.1f of %.1f GiB free", properties.name, (double)free_bytes / 1073741824,
              (double)total / 1073741824);

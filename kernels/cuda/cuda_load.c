@@ -43,6 +43,12 @@ struct convert_job {
 
 enum gpu_type cuda_type_of(const struct backend_config *config)
 {
+    enum { BF16_MAJOR = 8 }; // compute capability from which there are products of bf16
+    struct cudaDeviceProp properties;
+
+    cuda_must(cudaGetDeviceProperties(&properties, config->device), "asking for the device's properties");
+    if (properties.major < BF16_MAJOR)
+        return GPU_F16;
     return loaded_type_of(config, &config->model->layers[0].q) == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
 }
 

@@ -51,6 +51,7 @@ enum status cuda_pool_open(struct backend *backend, struct error *error)
     }
     struct cudaDeviceProp properties;
     cuda_must(cudaGetDeviceProperties(&properties, config->device), "asking for the device's properties");
+    backend->pool.small_shared = properties.sharedMemPerBlockOptin < GPU_USUAL_SHARED;
     if (gpu_tile_rows(&backend->pool))
         cuda_must(gpu_tile_open(&backend->pool, &backend->tile_blocks), "allowing attention its shared memory");
     backend->tile_blocks *= (uint32_t)properties.multiProcessorCount;

@@ -95,7 +95,9 @@ enum { GPU_PAGE_TOKENS = 16, GPU_MAX_HEAD_DIM = 256, GPU_MAX_CONTEXT = 1 << 23 }
 struct gpu_pool {
     void *pages; // [page_count]
     uint32_t layers, heads, kv_heads, head_dim;
+    bool small_shared; // a block has less than 68 KiB of shared memory, but GPU_SMALL_SHARED
 };
+enum { GPU_SMALL_SHARED = 64 << 10, GPU_USUAL_SHARED = 68 << 10 };
 
 // The local rows of a step, in the order of the step.
 struct gpu_rows {

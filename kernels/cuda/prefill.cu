@@ -14,9 +14,9 @@
 // S never leaves the registers: the fragment of a 16 x 16 piece of P as left operand is the one that S has as result.
 //
 // Shared memory: Q [128][D + 8], K [64][D + 8], V [64][D + 8] f16, 68 KiB for D = 128, so that two blocks, whose turns interleave, fit on
-// a multiprocessor of sm_80 and sm_90 (one on sm_86 and 89). A row has an odd number of 16-byte pieces: the eight rows of an ldmatrix
-// tile lie in different banks without a swizzle, at addresses that are constants from the lane's first. K and V have a buffer each and
-// take turns: while S is computed, V of the same keys comes (cp.async), while O is computed, K of the next. A turn of D = 128 is 4.2 MFLOP,
+// a multiprocessor of sm_80 and sm_90 (one on sm_86 and 89). On sm_75, which has 64 KiB a block, turns of D = 128 have 32 keys. A row has
+// an odd number of 16-byte pieces: the eight rows of an ldmatrix tile lie in different banks without a swizzle, at addresses that are
+// constants from the lane's first. K and V have a buffer each and take turns: while S is computed, V of the same keys comes (cp.async), while O is computed, K of the next. A turn of D = 128 is 4.2 MFLOP,
 // at least 1,500 cycles of a multiprocessor's tensor cores, half of it longer than memory's latency; it reads 32 KiB, 21 bytes a cycle
 // and multiprocessor even at the full rate, from L2 for all tiles but the first of a sequence (neighbours in the grid).
 //
@@ -33,15 +33,17 @@
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/pages.cuh"
 
-static constexpr unsigned ITEMS = 128, KEYS = 64, WARPS = 4, THREADS = WARPS * LANES, OWN = ITEMS / WARPS, GROUP_MAX = 32;
-static constexpr unsigned KEY_PAGES = KEYS / PAGE, WINDOW = LANES / KEY_PAGES; // turns whose pages the lanes of a warp name
-static constexpr unsigned MERGED = 16;                                         // items of a block that merges
+static constexpr unsigned ITEMS = 128, WARPS = 4, THREADS = WARPS * LANES, OWN = ITEMS / WARPS, GROUP_MAX = 32;
+static constexpr unsigned KEYS_USUAL = 64, KEYS_SMALL = 32; // of a turn; where 68 KiB of shared memory are too much, half as many
+template <unsigned KEYS> static constexpr unsigned KEY_PAGES = KEYS / PAGE;
+template <unsigned KEYS> static constexpr unsigned WINDOW = LANES / KEY_PAGES<KEYS>; // turns whose pages the lanes of a warp name
+static constexpr unsigned MERGED = 16;                                               // items of a block that merges
 static constexpr float WEIGHT_LOG2 = 14;
-static_assert(GPU_TILE_SPAN % (WINDOW * KEYS) == 0, "a span begins with a window");
+static_assert(GPU_TILE_SPAN % (LANES * PAGE) == 0, "a span begins with a window");
 static_assert(GPU_MAX_CONTEXT / GPU_TILE_SPAN <= 65535, "spans are the third dimension of a grid");
 
 template <unsigned D> static constexpr unsigned STRIDE = D + 8; // f16 of a row in shared memory
-template <unsigned D> static constexpr unsigned SHARED_BYTES = (ITEMS + 2 * KEYS) * STRIDE<D> * 2;
+template <unsigned D, unsigned KEYS> static constexpr unsigned SHARED_BYTES = (ITEMS + 2 * KEYS) * STRIDE<D> * 2;
 
 // A tile as its block sees it.
 struct tile {
@@ -67,13 +69,14 @@ __device__ __forceinline__ uint32_t page_id(const struct source &from, uint32_t 
 }
 
 // K (part 0) or V (1) of a turn's keys; zeros behind the end, where a page may hold anything, and beyond head_dim.
-template <unsigned D> __device__ __forceinline__ void copy_keys(const struct source &from, uint32_t turn, unsigned part, __half *to)
+template <unsigned D, unsigned KEYS>
+__device__ __forceinline__ void copy_keys(const struct source &from, uint32_t turn, unsigned part, __half *to)
 {
     constexpr unsigned PIECES = D / 8;
 #pragma unroll 4 // all of them at once would spill
     for (unsigned i = 0; i < KEYS * PIECES / THREADS; i++) {
         const unsigned at = i * THREADS + threadIdx.x, key = at / PIECES, piece = at % PIECES;
-        const uint32_t page = __shfl_sync(FULL_WARP, from.ids, turn % WINDOW * KEY_PAGES + key / PAGE);
+        const uint32_t page = __shfl_sync(FULL_WARP, from.ids, turn % WINDOW<KEYS> * KEY_PAGES<KEYS> + key / PAGE);
         const bool any = turn * KEYS + key < from.end && piece * 8 < from.head_dim;
         const __half *values = from.pages + page * from.page_halves + (part * PAGE + key % PAGE) * from.head_dim + piece * 8;
         gpu_copy_async(to + key * STRIDE<D> + piece * 8, any ? values : from.pages, any);
@@ -137,10 +140,10 @@ template <unsigned D> struct running {
     float acc[2][D / 8][4];
     float m[2][2], l[2][2]; // of an item: the largest score; the sum of the weights of this lane's columns
 };
-typedef float scores[2][KEYS / 8][4];
-typedef uint32_t weights[2][KEYS / 16][4];
+template <unsigned KEYS> using scores = float[2][KEYS / 8][4];
+template <unsigned KEYS> using weights = uint32_t[2][KEYS / 16][4];
 
-template <unsigned D> __device__ __forceinline__ void score(const queries<D> &q, const __half *keys, scores s)
+template <unsigned D, unsigned KEYS> __device__ __forceinline__ void score(const queries<D> &q, const __half *keys, scores<KEYS> &s)
 {
 #pragma unroll
     for (unsigned mt = 0; mt < 2; mt++)
@@ -169,7 +172,8 @@ template <unsigned D> __device__ __forceinline__ void score(const queries<D> &q,
 }
 
 // Masks what lies behind an item's own position.
-__device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsigned warp, unsigned lane, scores s)
+template <unsigned KEYS>
+__device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsigned warp, unsigned lane, scores<KEYS> &s)
 {
 #pragma unroll
     for (unsigned mt = 0; mt < 2; mt++)
@@ -186,7 +190,7 @@ __device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsign
 }
 
 // Scores become weights relative to the largest so far; what was summed before is brought to it.
-template <unsigned D> __device__ __forceinline__ void soften(scores s, running<D> &run, weights w)
+template <unsigned D, unsigned KEYS> __device__ __forceinline__ void soften(scores<KEYS> &s, running<D> &run, weights<KEYS> &w)
 {
 #pragma unroll
     for (unsigned mt = 0; mt < 2; mt++) {
@@ -222,7 +226,8 @@ template <unsigned D> __device__ __forceinline__ void soften(scores s, running<D
     }
 }
 
-template <unsigned D> __device__ __forceinline__ void add_values(const weights w, const __half *values, running<D> &run)
+template <unsigned D, unsigned KEYS>
+__device__ __forceinline__ void add_values(const weights<KEYS> &w, const __half *values, running<D> &run)
 {
 #pragma unroll
     for (unsigned k = 0; k < KEYS / 16; k++)
@@ -283,7 +288,7 @@ __device__ __forceinline__ void put(const struct place &p, const struct gpu_rows
 
 // All turns of a block; `from.end` and t.end are the same. Every warp copies and comes to the barriers; who sees nothing computes
 // nothing.
-template <unsigned D>
+template <unsigned D, unsigned KEYS>
 __device__ __forceinline__ void take_turns(const struct tile &t, struct source &from, __half *shared, running<D> &run)
 {
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
@@ -299,32 +304,32 @@ __device__ __forceinline__ void take_turns(const struct tile &t, struct source &
     q.keep();
     for (uint32_t turn = t.begin / KEYS; turn * KEYS < t.end; turn++) {
         const bool sees = own && turn * KEYS <= own_last;
-        weights w;
+        weights<KEYS> w;
         gpu_copy_wait();
         __syncthreads(); // K is there, and nobody reads the V before it any more
-        copy_keys<D>(from, turn, 1, values);
+        copy_keys<D, KEYS>(from, turn, 1, values);
         if (sees) {
-            scores s;
-            score<D>(q, keys_at, s);
+            scores<KEYS> s;
+            score<D, KEYS>(q, keys_at, s);
             if (turn * KEYS + KEYS - 1 > own_first)
-                mask(t, turn, warp, lane, s);
-            soften<D>(s, run, w);
+                mask<KEYS>(t, turn, warp, lane, s);
+            soften<D, KEYS>(s, run, w);
         }
         gpu_copy_wait();
         __syncthreads(); // V is there, and nobody reads this K any more
         if ((turn + 1) * KEYS < t.end) {
-            if ((turn + 1) % WINDOW == 0) {
+            if ((turn + 1) % WINDOW<KEYS> == 0) {
                 from.ids = from.ids_next;
-                from.ids_next = page_id(from, (turn + 1) / WINDOW + 1);
+                from.ids_next = page_id(from, (turn + 1) / WINDOW<KEYS> + 1);
             }
-            copy_keys<D>(from, turn + 1, 0, keys);
+            copy_keys<D, KEYS>(from, turn + 1, 0, keys);
         }
         if (sees)
-            add_values<D>(w, values_at, run);
+            add_values<D, KEYS>(w, values_at, run);
     }
 }
 
-template <unsigned D>
+template <unsigned D, unsigned KEYS>
 __global__ __launch_bounds__(THREADS, 2) void attend_tile(struct place p, const __half *pages, struct gpu_rows rows,
                                                           struct gpu_tiles tiles, const float *qkv, float *parts, float *o)
 {
@@ -347,9 +352,9 @@ __global__ __launch_bounds__(THREADS, 2) void attend_tile(struct place p, const 
     from.table = rows.pages + rows.table[t.first];
     from.page_halves = page_offset(p, 1, 0) - page_offset(p, 0, 0);
     from.head_dim = p.head_dim, from.end = t.end;
-    from.ids = page_id(from, t.begin / (WINDOW * KEYS));
-    from.ids_next = page_id(from, t.begin / (WINDOW * KEYS) + 1);
-    copy_keys<D>(from, t.begin / KEYS, 0, shared + ITEMS * STRIDE<D>);
+    from.ids = page_id(from, t.begin / (WINDOW<KEYS> * KEYS));
+    from.ids_next = page_id(from, t.begin / (WINDOW<KEYS> * KEYS) + 1);
+    copy_keys<D, KEYS>(from, t.begin / KEYS, 0, shared + ITEMS * STRIDE<D>);
     store_queries<D>(p, rows, t, qkv, shared);
 #pragma unroll
     for (unsigned mt = 0; mt < 2; mt++) {
@@ -361,7 +366,7 @@ __global__ __launch_bounds__(THREADS, 2) void attend_tile(struct place p, const 
                 run.acc[mt][n][i] = 0;
     }
     __syncthreads(); // Q is there
-    take_turns<D>(t, from, shared, run);
+    take_turns<D, KEYS>(t, from, shared, run);
     put<D>(p, rows, t, run, parts ? parts + part_offset(p, index, t.kv_head, blockIdx.z, gridDim.z) : nullptr, o);
 }
 
@@ -397,13 +402,16 @@ uint32_t gpu_tile_rows(const struct gpu_pool *pool)
     return pool->head_dim <= 128 && group <= GROUP_MAX ? ITEMS / group : 0;
 }
 
-// Calls `function` for the least D that heads fit.
-#define FOR_HEAD_DIM(head_dim, function, ...)       \
-    ((head_dim) <= 32   ? function<32>(__VA_ARGS__) \
-     : (head_dim) <= 64 ? function<64>(__VA_ARGS__) \
-     : (head_dim) <= 80 ? function<80>(__VA_ARGS__) \
-     : (head_dim) <= 96 ? function<96>(__VA_ARGS__) \
-                        : function<128>(__VA_ARGS__))
+// Calls `function` for the least D that heads fit, and the most keys a turn that shared memory allows.
+#define FOR_HEAD_DIM(pool, function, ...)                              \
+    ((pool)->head_dim <= 32   ? function<32, KEYS_USUAL>(__VA_ARGS__)  \
+     : (pool)->head_dim <= 64 ? function<64, KEYS_USUAL>(__VA_ARGS__)  \
+     : (pool)->head_dim <= 80 ? function<80, KEYS_USUAL>(__VA_ARGS__)  \
+     : (pool)->head_dim <= 96 ? function<96, KEYS_USUAL>(__VA_ARGS__)  \
+     : !(pool)->small_shared  ? function<128, KEYS_USUAL>(__VA_ARGS__) \
+                              : function<128, KEYS_SMALL>(__VA_ARGS__))
+static_assert(SHARED_BYTES<96, KEYS_USUAL> <= GPU_SMALL_SHARED && SHARED_BYTES<128, KEYS_SMALL> <= GPU_SMALL_SHARED,
+              "the least shared memory is enough");
 
 static uint32_t spans_of(const struct gpu_tiles *tiles) { return (tiles->longest - 1) / tiles->span + 1; }
 
@@ -413,26 +421,26 @@ size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *til
     return spans == 1 ? 0 : (size_t)tiles->count * pool->kv_heads * spans * ITEMS * (pool->head_dim + 2);
 }
 
-template <unsigned D> static cudaError_t allow(uint32_t *blocks)
+template <unsigned D, unsigned KEYS> static cudaError_t allow(uint32_t *blocks)
 {
-    const void *kernel = (const void *)attend_tile<D>;
+    const void *kernel = (const void *)attend_tile<D, KEYS>;
     int resident = 0;
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES<D>);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES<D, KEYS>);
     if (!error)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (!error)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, THREADS, SHARED_BYTES<D>);
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, THREADS, SHARED_BYTES<D, KEYS>);
     *blocks = resident > 0 ? (uint32_t)resident : 1;
     return error;
 }
 
-cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks) { return FOR_HEAD_DIM(pool->head_dim, allow, blocks); }
+cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks) { return FOR_HEAD_DIM(pool, allow, blocks); }
 
-template <unsigned D>
+template <unsigned D, unsigned KEYS>
 static void launch_tiles(const struct place &p, const void *pages, const struct gpu_rows *rows, const struct gpu_tiles *tiles,
                          const float *qkv, float *parts, float *o, cudaStream_t stream)
 {
-    GPU_LAUNCH(attend_tile<D>, dim3(tiles->count, p.kv_heads, spans_of(tiles)), THREADS, SHARED_BYTES<D>, stream, p,
+    GPU_LAUNCH((attend_tile<D, KEYS>), dim3(tiles->count, p.kv_heads, spans_of(tiles)), THREADS, (SHARED_BYTES<D, KEYS>), stream, p,
                (const __half *)pages, *rows, *tiles, qkv, parts, o);
 }
 
@@ -443,7 +451,7 @@ void gpu_attend_tiles(const struct gpu_pool *pool, uint32_t layer, const struct 
     const uint32_t spans = spans_of(tiles);
     float *parts = spans > 1 ? scratch : nullptr;
 
-    FOR_HEAD_DIM(p.head_dim, launch_tiles, p, pool->pages, rows, tiles, qkv, parts, o, stream);
+    FOR_HEAD_DIM(pool, launch_tiles, p, pool->pages, rows, tiles, qkv, parts, o, stream);
     if (spans > 1)
         GPU_LAUNCH(merge_spans, dim3(tiles->count, p.kv_heads, ITEMS / MERGED), 128, 0, stream, p, *rows, *tiles,
                    (const float *)parts, spans, o);

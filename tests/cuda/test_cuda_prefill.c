@@ -75,17 +75,20 @@ static uint16_t *pages_before(struct step *s, size_t *bytes)
 }
 
 /* q is `q_scale` times values near one, k `k_scale` times such: a power of two, so that it stays f16. */
+static bool small_shared; /* as of a device with 64 KiB a block */
+
 static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const struct chunk *chunks,
                       uint32_t chunk_count, uint32_t most, float q_scale, float k_scale)
 {
     const uint64_t seed = heads * 1000u + head_dim;
     size_t page_bytes;
-    *s = (struct step){.pool = {.layers = LAYERS, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim},
-                       .q_width = heads * head_dim,
-                       .kv_width = kv_heads * head_dim,
-                       .width = (heads + 2 * kv_heads) * head_dim,
-                       .chunks = chunks,
-                       .chunk_count = chunk_count};
+    *s = (struct step){
+        .pool = {.layers = LAYERS, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .small_shared = small_shared},
+        .q_width = heads * head_dim,
+        .kv_width = kv_heads * head_dim,
+        .width = (heads + 2 * kv_heads) * head_dim,
+        .chunks = chunks,
+        .chunk_count = chunk_count};
     assert_true(chunk_count <= CHUNKS_MAX);
     lay_out(s, most ? most : gpu_tile_rows(&s->pool));
     random_order(s->tables, s->table_words, seed);
@@ -309,6 +312,16 @@ static void test_huge_scores(void **state)
         assert_true(seen[i] > 20);
 }
 
+/* Half as many keys a turn. */
+static void test_small_shared(void **state)
+{
+    small_shared = true;
+    test_lengths(state);
+    test_shapes(state);
+    test_long_contexts(state);
+    small_shared = false;
+}
+
 static void test_which_shapes(void **state)
 {
     struct gpu_pool pool = {.layers = 1, .heads = 32, .kv_heads = 8, .head_dim = 128};
@@ -328,9 +341,9 @@ static void test_which_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_shapes),   cmocka_unit_test(test_long_contexts),
-        cmocka_unit_test(test_alone),        cmocka_unit_test(test_extremes), cmocka_unit_test(test_huge_scores),
-        cmocka_unit_test(test_which_shapes),
+        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_shapes),       cmocka_unit_test(test_long_contexts),
+        cmocka_unit_test(test_alone),        cmocka_unit_test(test_extremes),     cmocka_unit_test(test_huge_scores),
+        cmocka_unit_test(test_small_shared), cmocka_unit_test(test_which_shapes),
     };
     return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda prefill", tests, NULL, NULL)) : 0;
 }

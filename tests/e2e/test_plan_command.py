@@ -172,13 +172,20 @@ def test_an_error_is_an_object():
 
 @pytest.mark.parametrize("options, words", [
     (("--shape", "deepseek-v3", "--gpu", "cpu"), "does not serve models of class DeepseekV3ForCausalLM"),
-    (("--shape", "llama-7b", "--gpu", "t4"), "its compute capability is 7.5, and the kernels need 8.0 or more"),
     (("--shape", "qwen3-30b-a3b", "--gpu", "h200"), "has experts, which only the CPU backend computes"),
     (("--shape", "gemma-3-27b", "--gpu", "h200"), "has windows of attention, which only the CPU backend computes"),
 ])
 def test_what_cannot_run_is_refused(options, words):
     assert words in refused(*options, code=4)
     assert planned(*options, "--hypothetical", "--ignore-capacity", "--batch", 8)["tokens_per_second"] > 0
+
+
+def test_an_old_gpu_is_refused(tmp_path):
+    path = tmp_path / "v100.conf"
+    with open(os.path.join(HARDWARE, "t4.conf"), encoding="utf-8") as shipped:
+        path.write_text(shipped.read().replace("compute_capability = 7.5", "compute_capability = 7.0"))
+    assert "its compute capability is 7.0, and the kernels need 7.5 or more" in refused("--shape", "opt-6.7b", "--gpu", path, code=4)
+    assert planned("--shape", "opt-6.7b", "--weights", "q4_0", "--gpu", "t4")["tokens_per_second"] > 0
 
 
 @pytest.mark.parametrize("options, words", [
@@ -235,7 +242,7 @@ def test_a_model_is_measured_on_this_machine(tmp_path):
     assert "No such file" in refused("--measure", tmp_path / "no" / "x.conf")
 
 
-T4 = ("--offload", "--policy", "paper", "--hypothetical", "--gpu", "t4", "--host-memory", "208G", "--disk-memory", "1500G", "--prompt", 512, "--gen", 32)
+T4 = ("--offload", "--policy", "paper", "--gpu", "t4", "--host-memory", "208G", "--disk-memory", "1500G", "--prompt", 512, "--gen", 32)
 
 
 def test_offloading_is_planned():
@@ -259,6 +266,6 @@ def test_offloading_is_planned():
     assert mesh["hours"] == pytest.approx(10000 * 32 / mesh["tokens_per_second"] / 3600, rel=1e-4)
     assert "--policy is for --offload" in refused("--shape", "llama-7b", *PAPER, "--policy", "paper")
     assert "--disk-read-mbs" in refused("--shape", "opt-30b", "--offload", "--gpu", "a10", "--host-memory", "8G", "--disk-memory", "1T")
-    assert "weights take 324.0 GiB" in refused("--shape", "opt-175b", "--offload", "--hypothetical", "--gpu", "t4", "--host-memory", "32G")
+    assert "weights take 324.0 GiB" in refused("--shape", "opt-175b", "--offload", "--gpu", "t4", "--host-memory", "32G")
     assert "--offload plans for the most tokens/s" in refused("--shape", "opt-30b", *T4, "--batch", 8)
     assert "are for --offload" in refused("--shape", "opt-30b", "--gpu", "a10", "--host-memory", "8G")
