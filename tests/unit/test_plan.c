@@ -504,7 +504,7 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
-// What is added reaches the rate, one worker less does not, and nothing cheaper is listed behind it.
+// Machines that are added reach the rate, one worker less does not, and nothing cheaper is listed behind it.
 static void what_to_add(void **state)
 {
     struct plan_request r = request();
