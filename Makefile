@@ -141,12 +141,12 @@ $(eval $(call room,services/s-part/engine,proto common/base common/trace common/
     common/mesh services/s-part/step,))
 $(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk common/kv kernels/dispatch kernels/kv common/tokenizer \
     common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh services/s-part/step services/s-part/engine,))
-$(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/api,sodium ssl crypto))
+$(eval $(call room,services/fastdecode/keys,common/base common/rpc common/api,sodium ssl crypto))
 $(eval $(call room,services/fastdecode/client,common/base common/json common/rpc common/api,jansson curl))
 $(eval $(call room,services/fastdecode/capacity,common/base common/json common/sim services/fastdecode/client,jansson))
-$(eval $(call room,services/fastdecode/plan,proto common/base common/service common/kv kernels/quant kernels/dispatch kernels/kv common/model/gguf \
+$(eval $(call room,services/fastdecode/plan,proto common/base common/kv kernels/quant kernels/dispatch kernels/kv common/model/gguf \
     common/model kernels/backend common/sched common/plan common/sim common/rpc services/fastdecode/capacity,jansson))
-$(eval $(call room,services/fastdecode/model,common/base common/service common/kv kernels/simd kernels/quant kernels/dispatch kernels/kv \
+$(eval $(call room,services/fastdecode/model,common/base common/kv kernels/simd kernels/quant kernels/dispatch kernels/kv \
     common/tokenizer common/model/gguf common/model common/sampler kernels/backend common/sched,jansson utf8proc))
 $(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/kv common/model common/sched common/plan \
     common/rpc services/fastdecode/client,))

@@ -54,6 +54,27 @@ enum status error_prefix(struct error *error, const char *format, ...)
     return error->status;
 }
 
+enum exit_code error_exit_code(const struct error *error)
+{
+    if (error->about_model)
+        return EXIT_CODE_MODEL;
+    switch (error->status) {
+    case STATUS_OK: return EXIT_CODE_OK;
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_NOT_FOUND:
+    case STATUS_FAILED_PRECONDITION:
+    case STATUS_OUT_OF_RANGE: return EXIT_CODE_SETTINGS;
+    case STATUS_RESOURCE_EXHAUSTED:
+    case STATUS_UNAVAILABLE:
+    case STATUS_ALREADY_EXISTS:
+    case STATUS_PERMISSION_DENIED:
+    case STATUS_DEADLINE_EXCEEDED: return EXIT_CODE_ENVIRONMENT;
+    case STATUS_DATA_LOSS:
+    case STATUS_UNIMPLEMENTED: return EXIT_CODE_MODEL;
+    default: return EXIT_CODE_INTERNAL;
+    }
+}
+
 void assert_failed(const char *expression, const char *file, int line)
 {
     fprintf(stderr, "ASSERT-FAILED expression=\"%s\" at=%s:%d\n", expression, file, line);

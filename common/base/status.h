@@ -1,4 +1,4 @@
-// status.h: the one error code of the project, and the text that goes with it.
+// status.h: the one error code of the project, the text that goes with it, and the exit code of a program that it ends.
 //
 // The numbers are gRPC's (grpc.io/docs/guides/status-codes), so a status crosses the mesh unchanged.
 // A function that can fail for reasons outside the program returns `enum status` (must be checked) and, where a
@@ -52,6 +52,18 @@ enum status error_set(struct error *error, enum status status, const char *forma
 
 // Puts a context before the text, e.g. the file's name: "context: old text". Returns error->status.
 enum status error_prefix(struct error *error, const char *format, ...) PRINTF_LIKE(2, 3);
+
+// Exit codes of all programs, by what has to change before another start can succeed. docs/operations.md lists them.
+enum exit_code {
+    EXIT_CODE_OK = 0,          // ended as it was asked to
+    EXIT_CODE_INTERNAL = 1,    // a defect of the program
+    EXIT_CODE_SETTINGS = 2,    // an option, or a file that one names
+    EXIT_CODE_ENVIRONMENT = 3, // a busy port, too little memory, no device, no permission: may be over at the next try
+    EXIT_CODE_MODEL = 4,       // the model file is missing, damaged or of a kind that is not supported
+};
+
+// Returns the exit code for a failure.
+enum exit_code error_exit_code(const struct error *error);
 
 // An assertion that stays on in release builds: prints the expression and its place, then aborts.
 #define assert_always(condition) ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))

@@ -57,12 +57,13 @@ static void on_down(void *user, const char *why)
     snprintf(probe->why, sizeof probe->why, "%s", why);
 }
 
-static int ask(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security, bool alive)
+static enum status ask(const char *address, uint32_t timeout_ms, const struct rpc_security *security, bool alive,
+                       struct error *error)
 {
     struct probe probe = {.address = address};
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
     struct rpc_loop *loop;
-    struct error error;
+    enum status status = STATUS_OK;
     const struct rpc_channel_config config = {
         .address = address,
         .hello = {.service = RPC_PROBE_NAME},
@@ -72,51 +73,43 @@ static int ask(const char *program, const char *address, uint32_t timeout_ms, co
         .user = &probe,
     };
 
-    if (rpc_loop_open(&loop)) {
-        fprintf(stderr, "%s: no memory\n", program);
-        return 1;
-    }
+    if (rpc_loop_open(&loop))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory");
     snprintf(probe.why, sizeof probe.why, "%s: nothing answers there", address);
     rpc_loop_set_security(loop, security);
-    if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
-        fprintf(stderr, "%s: %s\n", program, error.text);
+    if (rpc_channel_open(loop, &config, &probe.channel, error)) {
         rpc_loop_close(loop);
-        return 2;
+        return error->status;
     }
     while (!probe.over && clock_now_us() < limit_us)
         rpc_loop_run(loop, limit_us - MIN(limit_us, clock_now_us()), 0);
-    if (!probe.answered)
-        fprintf(stderr, "%s: %s\n", program, probe.why);
-    rpc_channel_close(probe.channel);
+    if (!probe.ready && !(alive && probe.answered))
+        status = error_set(error, STATUS_UNAVAILABLE, "%s", probe.answered ? "" : probe.why);
+    rpc_channel_close(probe.channel); // which says why, too
     rpc_loop_close(loop);
-    return probe.ready || (alive && probe.answered) ? 0 : 1;
+    return status;
 }
 
-int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security)
+enum status rpc_probe(const char *address, uint32_t timeout_ms, const struct rpc_security *security, struct error *error)
 {
-    return ask(program, address, timeout_ms, security, false);
+    return ask(address, timeout_ms, security, false, error);
 }
 
-int rpc_probe_self(const char *program, const char *listen, const struct rpc_security_settings *settings, bool alive)
+enum status rpc_probe_self(const char *listen, const struct rpc_security_settings *settings, bool alive, struct error *error)
 {
     enum { READY_MS = 2000, ALIVE_MS = 10000 };
     char address[512], host[ADDRESS_HOST_BYTES], port[ADDRESS_PORT_BYTES];
     struct rpc_security security = {0};
-    struct error error;
 
-    if (!listen) {
-        fprintf(stderr, "%s: --probe wants --listen as the service has it\n", program);
-        return 2;
-    }
+    if (!listen)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--probe wants --listen as the service has it");
     snprintf(address, sizeof address, "%s", listen);
     if (rpc_address_is_everywhere(listen) && address_split(listen, host, port))
         snprintf(address, sizeof address, "%.*s%s:%s", (int)(strstr(listen, "://") + 3 - listen), listen,
                  strchr(host, ':') ? "[::1]" : "127.0.0.1", port);
-    if (rpc_security_open(settings, NULL, &security, &error)) {
-        fprintf(stderr, "%s: %s\n", program, error.text);
-        return 2;
-    }
-    int code = ask(program, address, alive ? ALIVE_MS : READY_MS, &security, alive);
+    if (rpc_security_open(settings, NULL, &security, error))
+        return error->status;
+    enum status status = ask(address, alive ? ALIVE_MS : READY_MS, &security, alive, error);
     rpc_security_close(&security);
-    return code;
+    return status;
 }

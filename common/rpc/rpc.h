@@ -263,12 +263,14 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle);
 //
 // That something accepts a connection says nothing: so does the kernel, for a process that is stopped.
 
-// Prints the answer to stdout, or to stderr, after `program`, why there is none. Blocks for at most timeout_ms. Returns the exit status:
-// 0: ready, 1: not ready or not there, 2: the address cannot be used.
-int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security);
+// Prints the answer to stdout. Blocks for at most timeout_ms. OK: it is ready. UNAVAILABLE: it is not, with an empty *error as the answer
+// says why, or it is not there. Any other status: nobody was asked, as the address cannot be used or there is no memory.
+enum status rpc_probe(const char *address, uint32_t timeout_ms, const struct rpc_security *security,
+                      struct error *error) MUST_CHECK;
 
-// The same for the service that listens at `listen` on this host, with its own settings. listen: NULL: it has no such address. alive: 0 if it
+// The same for the service that listens at `listen` on this host, with its own settings. listen: NULL: it has no such address. alive: OK if it
 // answers at all; it is waited for longer, since its thread may compute.
-int rpc_probe_self(const char *program, const char *listen, const struct rpc_security_settings *settings, bool alive);
+enum status rpc_probe_self(const char *listen, const struct rpc_security_settings *settings, bool alive,
+                           struct error *error) MUST_CHECK;
 
 #endif

@@ -84,7 +84,7 @@ enum status rpc_secret_create(const char *path, struct error *error)
         ok = close(fd) == 0 && ok;
     sodium_memzero(random, sizeof random);
     sodium_memzero(text, sizeof text);
-    return ok ? STATUS_OK : error_set(error, STATUS_UNKNOWN, "%s: %s", path, strerror(failed));
+    return ok ? STATUS_OK : error_set(error, status_of_path(failed), "%s: %s", path, strerror(failed));
 }
 
 // --- secret and certificate together ---

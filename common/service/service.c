@@ -208,34 +208,14 @@ int service_run(const struct service_program *program, void *state, int argc, ch
     enum status status = program->configure(&service, state, &error);
 
     if (!status && (service.probe_ready || service.probe_alive))
-        return program->probe(state, !service.probe_ready);
-    if (!status && service.check_only)
+        status = program->probe(state, !service.probe_ready, &error);
+    else if (!status && service.check_only)
         status = program->check ? program->check(state, &error) : STATUS_OK;
     else if (!status)
         status = run(&service, &error);
     if (!status)
-        return SERVICE_EXIT_OK;
-    fprintf(stderr, "%s: %s\n", program->name, error.text);
-    return service_exit_of(&error);
-}
-
-enum service_exit service_exit_of(const struct error *error)
-{
-    if (error->about_model)
-        return SERVICE_EXIT_MODEL;
-    switch (error->status) {
-    case STATUS_OK: return SERVICE_EXIT_OK;
-    case STATUS_INVALID_ARGUMENT:
-    case STATUS_NOT_FOUND:
-    case STATUS_FAILED_PRECONDITION:
-    case STATUS_OUT_OF_RANGE: return SERVICE_EXIT_SETTINGS;
-    case STATUS_RESOURCE_EXHAUSTED:
-    case STATUS_UNAVAILABLE:
-    case STATUS_ALREADY_EXISTS:
-    case STATUS_PERMISSION_DENIED:
-    case STATUS_DEADLINE_EXCEEDED: return SERVICE_EXIT_ENVIRONMENT;
-    case STATUS_DATA_LOSS:
-    case STATUS_UNIMPLEMENTED: return SERVICE_EXIT_MODEL;
-    default: return SERVICE_EXIT_INTERNAL;
-    }
+        return EXIT_CODE_OK;
+    if (error.text[0]) // a probe that was answered has printed the answer
+        fprintf(stderr, "%s: %s\n", program->name, error.text);
+    return error_exit_code(&error);
 }

@@ -19,15 +19,6 @@
 #include "common/base/options.h"
 #include "common/base/status.h"
 
-// Exit codes by what has to change before another start can succeed. docs/operations.md lists them.
-enum service_exit {
-    SERVICE_EXIT_OK = 0,          // ended as it was asked to
-    SERVICE_EXIT_INTERNAL = 1,    // a defect of the program
-    SERVICE_EXIT_SETTINGS = 2,    // an option, or a file that one names
-    SERVICE_EXIT_ENVIRONMENT = 3, // a busy port, too little memory, no device, no permission: may be over at the next try
-    SERVICE_EXIT_MODEL = 4,       // the model file is missing, damaged or of a kind that is not supported
-};
-
 struct service;
 
 struct service_program {
@@ -38,8 +29,8 @@ struct service_program {
     // Reads the settings with service_options() and checks them; must leave nothing behind that needs an end.
     enum status (*configure)(struct service *service, void *state, struct error *error);
     // Does --probe, after configure(), instead of the service: asks the one that runs with these settings whether it is ready; with `alive`
-    // whether it answers. Returns the exit code.
-    int (*probe)(void *state, bool alive);
+    // whether it answers (rpc_probe_self()).
+    enum status (*probe)(void *state, bool alive, struct error *error);
     // Does what --check checks beyond configure(). NULL: nothing.
     enum status (*check)(void *state, struct error *error);
     // After a failure the process ends; nothing needs to be undone.
@@ -72,8 +63,5 @@ uint32_t service_stop_count(const struct service *service);
 
 // Blocks until service_stop_count() is not 0.
 void service_wait_stop(struct service *service);
-
-// The exit code for a failure.
-enum service_exit service_exit_of(const struct error *error);
 
 #endif

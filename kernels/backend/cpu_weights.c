@@ -25,7 +25,7 @@ enum { HOLDER = WEIGHT_USERS_MAX - 1 };
 static void die(const struct error *error)
 {
     log_error("DEVICE-FAILED", "why=\"%s\" what=\"this s-part ends, and goes on when it is started again\"", error->text);
-    _exit(EXIT_FAILURE);
+    _exit(EXIT_CODE_ENVIRONMENT);
 }
 
 // Opens what streams, once the file has been checked.

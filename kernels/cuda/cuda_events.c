@@ -23,7 +23,7 @@ void cuda_die(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     log_error("DEVICE-FAILED", "why=\"%s\" what=\"this s-part ends, and goes on when it is started again\"", text);
-    _exit(EXIT_FAILURE); // no handlers: they might wait for what does not come
+    _exit(EXIT_CODE_ENVIRONMENT); // no handlers: they might wait for what does not come
 }
 
 void cuda_must(cudaError_t error, const char *what)

@@ -43,7 +43,7 @@ int main(int argc, char **argv)
 {
     if (argc < 2) {
         print_usage(stderr);
-        return 2;
+        return EXIT_CODE_SETTINGS;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
         print_usage(stdout);
@@ -57,5 +57,5 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argc - 1, argv + 1);
     fprintf(stderr, "fastdecode: unknown command '%s' (see fastdecode --help)\n", argv[1]);
-    return 2;
+    return EXIT_CODE_SETTINGS;
 }

@@ -193,7 +193,7 @@ static enum status write_port(const char *option, const char *path, uint32_t por
     if (file)
         ok = fclose(file) == 0 && ok;
     if (!ok || rename(temporary, path) != 0)
-        return error_set(error, STATUS_UNKNOWN, "%s %s: %s", option, path, strerror(errno));
+        return error_set(error, status_of_path(errno), "%s %s: %s", option, path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -240,10 +240,10 @@ static void finish(void *state)
 
 static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
 
-static int probe(void *state, bool alive)
+static enum status probe(void *state, bool alive, struct error *error)
 {
     const struct gateway_config *g = &((struct gateway_program *)state)->config;
-    return rpc_probe_self("gateway", g->listen, &g->security, alive);
+    return rpc_probe_self(g->listen, &g->security, alive, error);
 }
 
 static enum status check(void *state, struct error *error)

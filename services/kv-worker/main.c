@@ -201,10 +201,10 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
-static int probe(void *state, bool alive)
+static enum status probe(void *state, bool alive, struct error *error)
 {
     const struct worker_settings *s = &((struct worker *)state)->settings;
-    return rpc_probe_self("kv-worker", s->listen, &s->security, alive);
+    return rpc_probe_self(s->listen, &s->security, alive, error);
 }
 
 static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control.loop); }
@@ -245,7 +245,7 @@ int main(int argc, char **argv)
 
     if (!state) {
         fprintf(stderr, "kv-worker: cannot allocate %zu bytes\n", sizeof *state);
-        return SERVICE_EXIT_ENVIRONMENT;
+        return EXIT_CODE_ENVIRONMENT;
     }
     state->worker.settings = (struct worker_settings){
         .scheduler = "tcp://127.0.0.1:7400",

@@ -10,10 +10,10 @@ static enum status configure(struct service *service, void *state, struct error 
     return settings_parse(service, &((struct s_part *)state)->settings, error);
 }
 
-static int probe(void *state, bool alive)
+static enum status probe(void *state, bool alive, struct error *error)
 {
     const struct s_part_settings *s = &((struct s_part *)state)->settings;
-    return rpc_probe_self("s-part", s->listen, &s->security, alive);
+    return rpc_probe_self(s->listen, &s->security, alive, error);
 }
 
 static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control.loop); }
@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 
     if (!s_part) {
         fprintf(stderr, "s-part: cannot allocate %zu bytes\n", sizeof *s_part);
-        return SERVICE_EXIT_ENVIRONMENT;
+        return EXIT_CODE_ENVIRONMENT;
     }
     int code = service_run(&program, s_part, argc, argv);
     free(s_part);

@@ -182,7 +182,7 @@ enum status serve_run(struct service *service, void *state, struct error *error)
             log_error("DEVICE-SILENT", "seconds=%.0f waits_for=%s what=\"this s-part ends, and goes on when it is started again\"",
                       (double)stuck_us * 1e-6,
                       atomic_load_explicit(&s_part->engine.watch.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
-            _exit(SERVICE_EXIT_ENVIRONMENT);
+            _exit(EXIT_CODE_ENVIRONMENT);
         }
     }
     return status;

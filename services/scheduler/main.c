@@ -185,10 +185,10 @@ static void finish(void *state)
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler->host.incarnation);
 }
 
-static int probe(void *state, bool alive)
+static enum status probe(void *state, bool alive, struct error *error)
 {
     const struct scheduler_settings *s = &((struct scheduler *)state)->settings;
-    return rpc_probe_self("scheduler", s->listen, &s->security, alive);
+    return rpc_probe_self(s->listen, &s->security, alive, error);
 }
 
 int main(int argc, char **argv)
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
 
     if (!scheduler) {
         fprintf(stderr, "scheduler: cannot allocate %zu bytes\n", sizeof *scheduler);
-        return SERVICE_EXIT_ENVIRONMENT;
+        return EXIT_CODE_ENVIRONMENT;
     }
     scheduler->settings = (struct scheduler_settings){
         .listen = "tcp://127.0.0.1:7400",

@@ -116,7 +116,7 @@ def test_other_file_is_not_cut(files):
         write_lines(source, [request(0)])
         target.write_text(text)
         refused = fastdecode("batch", source, target, "--url", "http://127.0.0.1:1", "--patience", "0.1")
-        assert refused.returncode == 1 and "line 1 is not a result" in refused.stderr, refused.stderr
+        assert refused.returncode == 2 and "line 1 is not a result" in refused.stderr, refused.stderr
         assert target.read_text() == text
 
 
@@ -130,7 +130,7 @@ def test_refused_key_and_path(start_mesh, files, tmp_path):
     for options, words in (((), "status 401"), (("--api-key", "wrong"), "status 401"),
                            (("--api-key", "right", "--url", mesh.url + "/other"), "status 404")):
         refused = batch(mesh, source, target, *options)
-        assert refused.returncode == 1 and "refuses all requests" in refused.stderr and words in refused.stderr, refused.stderr
+        assert refused.returncode == 2 and "refuses all requests" in refused.stderr and words in refused.stderr, refused.stderr
         assert target.read_bytes() == b""
     done = batch(mesh, source, target, "--api-key", "right", "--url", mesh.url + "/v1/")
     assert done.returncode == 0 and [result["response"]["status_code"] for result in read_lines(target)] == [200] * 20, done.stderr
@@ -142,7 +142,7 @@ def test_server_away(files):
     write_lines(source, [request(0)])
     options = [source, target, "--url", "http://127.0.0.1:1", "--patience"]
     given_up = fastdecode("batch", *options, "0.5")
-    assert given_up.returncode == 1 and "no answer from" in given_up.stderr and "the same command goes on" in given_up.stderr
+    assert given_up.returncode == 3 and "no answer from" in given_up.stderr and "the same command goes on" in given_up.stderr
     with spawn([os.path.join(BUILD, "bin", "fastdecode"), "batch", *map(str, options), "1000", "--resume"]) as waits:
         try:
             signals = f"/proc/{waits.pid}/status"
@@ -160,7 +160,7 @@ def test_two_runs(files):
     with open(target, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         refused = fastdecode("batch", source, target)
-    assert refused.returncode == 1 and "being written by another run" in refused.stderr
+    assert refused.returncode == 3 and "being written by another run" in refused.stderr
 
 
 def test_progress_counts_filled_places(files):

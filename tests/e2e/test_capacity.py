@@ -90,7 +90,7 @@ def test_keys(trace, tmp_path):
     key.write_text("right\n")
     with fake("--key", "right") as url:
         refused = capacity(url, *quick(trace))
-        assert refused.returncode == 1 and "wrong key" in refused.stderr and "--api-key-file" in refused.stderr, refused.stderr
+        assert refused.returncode == 3 and "wrong key" in refused.stderr and "--api-key-file" in refused.stderr, refused.stderr
         got = report(url, *quick(trace), "--precision", 0.5, "--seconds-per-rate", 0.1, "--api-key-file", key)
     assert got["model"] == "fake" and got["probes"]
 
@@ -115,7 +115,7 @@ def test_a_server_that_goes_away(trace):
             # leaving the outer `with` would wait for the inner one: the fake server ends first
             os.kill(fake_of(url), signal.SIGKILL)
             said, errors = process.communicate(timeout=seconds(60))
-    assert process.returncode == 1 and "does not answer any more" in errors and "did not come to its end" in said, errors
+    assert process.returncode == 3 and "does not answer any more" in errors and "did not come to its end" in said, errors
 
 
 def fake_of(url):
@@ -149,7 +149,7 @@ def test_a_mesh(start_mesh):
 
 
 @pytest.mark.parametrize("options, code, says", [
-    (("--url", "http://127.0.0.1:1"), 1, "no answer from http://127.0.0.1:1"),
+    (("--url", "http://127.0.0.1:1"), 3, "no answer from http://127.0.0.1:1"),
     (("--trace", "alpaca"), 2, "want sharegpt, arxiv or a CSV file"),
     (("--tbt-slo", "strict", "--tbt-p99", 1), 2, "not both"),
     (("--tbt-slo", "loose"), 2, "strict, relaxed or none"),

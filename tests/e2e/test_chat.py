@@ -13,4 +13,4 @@ def test_an_answer(real_mesh):
 
 def test_a_refusal_is_shown(mesh):
     said = talk(mesh, "--model", "nobody")
-    assert said.returncode == 1 and "The model 'nobody' does not exist" in said.stderr
+    assert said.returncode == 2 and "The model 'nobody' does not exist" in said.stderr

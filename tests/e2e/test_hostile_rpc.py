@@ -177,7 +177,7 @@ def test_strangers_are_refused(target):
             Connection(ipc(target, name), "scheduler", secret=b"another mesh's secret")
     health = [os.path.join(BUILD, "bin", "fastdecode"), "health", ipc(target, "scheduler")]
     without = run(health)
-    assert without.returncode == 1 and without.stderr.count("health has none: start it with --mesh-secret-file") == 2, without  # log and answer
+    assert without.returncode == 3 and without.stderr.count("health has none: start it with --mesh-secret-file") == 2, without  # log and answer
     within = run([*health, "--mesh-secret-file", path])
     assert within.returncode == 0 and "ready" in within.stdout, within
 

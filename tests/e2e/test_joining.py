@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, tiny, wait_until
+from conftest import BUILD, fastdecode, tiny, wait_until
 
 KV_WORKER = ("--calibrate=off", "--kv-memory=16M", "--threads=1")
 
@@ -157,14 +157,32 @@ def test_a_service_probes_itself(by_hand, tmp_path):
         return subprocess.run([f"{BUILD}/bin/kv-worker", *options, what], capture_output=True, text=True, check=False)
 
     said = probe()
-    assert said.returncode == 1 and "nothing answers there" in said.stderr
+    assert said.returncode == 3 and "nothing answers there" in said.stderr
     by_hand.start("worker", "kv-worker", *options)
     wait_until(lambda: "not ready" in probe().stdout, 30, "it does not answer")
-    assert probe().returncode == 1  # it is in no mesh
+    assert probe().returncode == 3  # it is in no mesh
     assert probe("--probe-alive").returncode == 0
     os.kill(by_hand.processes[-1].pid, signal.SIGSTOP)
     said = probe("--probe-alive")
-    assert said.returncode == 1 and not said.stdout, said
+    assert said.returncode == 3 and not said.stdout, said
+
+
+def test_health_has_the_exit_codes_of_services(by_hand, tmp_path):
+    """The table of docs/operations.md: 0 ready, 2 what was asked, 3 what is there."""
+    for asked, says in (((), "want one ADDRESS"), (("scheduler",), "want one ADDRESS"), (("tcp://127.0.0.1",), "a port is missing"),
+                        (("--timeout-ms=0", by_hand.scheduler), "--timeout-ms"),
+                        (("--mesh-secret-file", tmp_path / "none", by_hand.scheduler), "No such file")):
+        said = fastdecode("health", *asked)
+        assert said.returncode == 2 and says in said.stderr and not said.stdout, said
+    said = fastdecode("health", f"ipc://{tmp_path}/none.sock")
+    assert said.returncode == 3 and "nothing answers there" in said.stderr and not said.stdout, said
+    wait_until(lambda: "not ready" in by_hand.health(), 30, by_hand.health)
+    said = fastdecode("health", by_hand.scheduler)
+    assert said.returncode == 3 and "scheduler " in said.stdout and "not ready: " in said.stdout and not said.stderr, said
+    by_hand.s_part("all")
+    by_hand.wait_ready()
+    said = fastdecode("health", by_hand.scheduler)
+    assert said.returncode == 0 and said.stdout.endswith(" ready\n") and not said.stderr, said
 
 
 def test_a_worker_finds_the_address_at_which_others_reach_it(by_hand, tmp_path):

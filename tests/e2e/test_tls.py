@@ -213,7 +213,7 @@ def test_health_wants_a_certificate(folder, other, target):
     without = fastdecode("health", address)
     assert without.returncode == 2 and "--tls DIR" in without.stderr, without
     wrong = fastdecode("health", address, "--tls", f"{other}/kv-worker", "--timeout-ms", "3000")
-    assert wrong.returncode == 1 and "TLS-REFUSED" in wrong.stderr, wrong
+    assert wrong.returncode == 3 and "TLS-REFUSED" in wrong.stderr, wrong
 
 
 # --- who listens on the way ---------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def cut_file_and_check(mesh, folder, request):
     assert_same([stream], wanted)
     assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', log_of(mesh))
     wait_until(lambda: "WEIGHTS-PACKED-ANEW" in log_of(mesh))
+    wait_until(lambda: re.search(r"CHILD-DIED name=s-part pid=\d+ status=3 ", "".join(mesh.output)))  # the environment
 
 
 def test_a_read_that_fails_ends_the_s_part(start_mesh, tmp_path):

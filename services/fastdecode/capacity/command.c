@@ -45,7 +45,7 @@ static enum status read_key(const char *path, char key[KEY_BYTES_MAX + 1], struc
     size_t bytes = file ? fread(key, 1, KEY_BYTES_MAX, file) : 0;
 
     if (!file || ferror(file)) {
-        enum status status = error_set(error, STATUS_NOT_FOUND, "--api-key-file %s: %s", path, strerror(errno));
+        enum status status = error_set(error, status_of_path(errno), "--api-key-file %s: %s", path, strerror(errno));
         if (file)
             fclose(file);
         return status;
@@ -132,7 +132,7 @@ static int run(struct capacity *c)
     length_trace_free(&c->trace);
     if (status)
         fprintf(stderr, "fastdecode capacity: %s\n", error.text);
-    return status == STATUS_CANCELLED ? INTERRUPTED : status ? 1 : 0;
+    return status == STATUS_CANCELLED ? INTERRUPTED : status ? (int)error_exit_code(&error) : 0;
 }
 
 int capacity_main(int argc, char **argv)
@@ -168,7 +168,7 @@ int capacity_main(int argc, char **argv)
         status = capacity_settings_resolve(&c.settings, &c.trace, &error);
     if (status) {
         fprintf(stderr, "fastdecode capacity: %s\n", error.text);
-        return 2;
+        return error_exit_code(&error);
     }
     if (program.check_only) {
         length_trace_free(&c.trace);

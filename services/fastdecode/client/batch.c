@@ -233,7 +233,8 @@ static void write_result(struct batch *batch, const struct batch_result *result)
     if (text.failed)
         error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     else if (write(batch->out, text.data, text.bytes) != (ssize_t)text.bytes)
-        error_set(&batch->error, STATUS_UNKNOWN, "cannot write %s: %s", batch->out_path, strerror(errno ? errno : ENOSPC));
+        error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "cannot write %s: %s", batch->out_path,
+                  strerror(errno ? errno : ENOSPC));
     text_free(&text);
     batch->progress.done++;
     batch->progress.failed += result->status != 200;
@@ -253,7 +254,7 @@ static bool take_result(struct batch *batch, const char *line, size_t bytes, boo
             STATUS_RESOURCE_EXHAUSTED)
             error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
         else if (!ended && write(batch->out, "\n", 1) != 1)
-            error_set(&batch->error, STATUS_UNKNOWN, "cannot write %s: %s", batch->out_path, strerror(errno));
+            error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "cannot write %s: %s", batch->out_path, strerror(errno));
     } else if (!ended && (batch->progress.done > 0 || memcmp(line, start, MIN(bytes, sizeof start - 1)) == 0)) {
         fprintf(stderr, "cutting %zu bytes of a torn line off %s\n", bytes, batch->out_path);
         if (ftruncate(batch->out, (off_t)(line_end - bytes)) != 0)
@@ -597,7 +598,7 @@ static bool lost_patience(struct batch *batch, uint64_t began_us)
     uint64_t since_us = MAX(batch->answered_us, began_us);
 
     if (batch->refused) {
-        error_set(&batch->error, STATUS_PERMISSION_DENIED, "%s refuses all requests (see --url and --api-key): %s", batch->url,
+        error_set(&batch->error, STATUS_FAILED_PRECONDITION, "%s refuses all requests (see --url and --api-key): %s", batch->url,
                   batch->trouble);
         return true;
     }
@@ -627,7 +628,7 @@ static void run(struct batch *batch)
     batch->progress.in_flight = 0;
     line_reader_close(&batch->reader);
     if (fsync(batch->out) != 0 && errno != EINVAL && !batch->error.status)
-        error_set(&batch->error, STATUS_UNKNOWN, "cannot write %s: %s", batch->out_path, strerror(errno));
+        error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "cannot write %s: %s", batch->out_path, strerror(errno));
     batch_progress_end(&batch->progress);
 }
 
@@ -643,7 +644,7 @@ static bool open_files(struct batch *batch)
     }
     batch->out = open(batch->out_path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (batch->out < 0 || fstat(batch->out, &out) != 0)
-        error_set(&batch->error, STATUS_UNKNOWN, "%s: %s", batch->out_path, strerror(errno));
+        error_set(&batch->error, STATUS_NOT_FOUND, "%s: %s", batch->out_path, strerror(errno));
     else if (!S_ISREG(in.st_mode) || !S_ISREG(out.st_mode))
         error_set(&batch->error, STATUS_INVALID_ARGUMENT, "IN and OUT must be files: both are read more than once");
     else if (in.st_dev == out.st_dev && in.st_ino == out.st_ino)
@@ -651,7 +652,7 @@ static bool open_files(struct batch *batch)
     else if (flock(batch->out, LOCK_EX | LOCK_NB) != 0)
         error_set(&batch->error, STATUS_ALREADY_EXISTS, "%s is being written by another run", batch->out_path);
     else if (!batch->resume && ftruncate(batch->out, 0) != 0)
-        error_set(&batch->error, STATUS_UNKNOWN, "%s: %s", batch->out_path, strerror(errno));
+        error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "%s: %s", batch->out_path, strerror(errno));
     return !batch->error.status;
 }
 
@@ -677,7 +678,7 @@ static int work(struct batch *batch)
         fprintf(stderr, "fastdecode batch: %s\n", batch->error.text);
     if (batch->error.status == STATUS_UNAVAILABLE || interrupted)
         fprintf(stderr, "the same command goes on where this run ended\n");
-    return batch->error.status ? 1 : interrupted ? INTERRUPTED : 0;
+    return batch->error.status ? (int)error_exit_code(&batch->error) : interrupted ? INTERRUPTED : 0;
 }
 
 int batch_main(int argc, char **argv)
@@ -707,7 +708,7 @@ int batch_main(int argc, char **argv)
         status = error_set(&batch.error, STATUS_INVALID_ARGUMENT, "want two files, IN.jsonl and OUT.jsonl (see --help)");
     if (status) {
         fprintf(stderr, "fastdecode batch: %s\n", batch.error.text);
-        return 2;
+        return error_exit_code(&batch.error);
     }
     if (program.check_only)
         return 0;

@@ -25,6 +25,7 @@ struct chat {
     uint32_t max_tokens;
     json_t *messages;
     CURL *curl;
+    int exit_code; // of the latest question that got no answer
 };
 
 // One answer as it streams: bytes of the body are cut into lines, `data:` lines hold JSON.
@@ -151,14 +152,16 @@ static bool ask(struct chat *chat, bool verbose)
     }
     putchar('\n');
     bool ok = (result == CURLE_OK && code == 200 && !answer.error[0]) || (interrupted && answer.said.bytes);
-    if (ok && answer.said.bytes)
+    if (ok && answer.said.bytes) {
         json_array_append_new(chat->messages,
                               json_pack("{s:s, s:s%}", "role", "assistant", "content", answer.said.data, answer.said.bytes));
-    else if (!interrupted)
+    } else if (!interrupted) {
+        chat->exit_code = code >= 400 && code < 500 && code != 429 ? EXIT_CODE_SETTINGS : EXIT_CODE_ENVIRONMENT;
         fprintf(stderr, "no answer from %s: %s\n", chat->url,
                 answer.error[0]      ? answer.error
                 : result != CURLE_OK ? curl_easy_strerror(result)
                                      : "unexpected reply");
+    }
     if (ok && verbose && answer.tokens)
         printf("(%lld tokens, %.1f a second)\n", (long long)answer.tokens,
                (double)answer.tokens * 1e6 / (double)(clock_now_us() - began_us));
@@ -176,12 +179,11 @@ static void start_conversation(struct chat *chat)
         json_array_append_new(chat->messages, json_pack("{s:s, s:s}", "role", "system", "content", chat->system));
 }
 
-static int converse(struct chat *chat)
+static void converse(struct chat *chat)
 {
     char *line = NULL;
     size_t capacity = 0;
     bool terminal = isatty(STDIN_FILENO);
-    int code = 0;
 
     if (terminal)
         printf("talking to %s; an empty line is ignored, /new starts over, Ctrl-D ends\n", chat->url);
@@ -216,13 +218,10 @@ static int converse(struct chat *chat)
             continue;
         }
         json_array_append_new(chat->messages, message);
-        if (!ask(chat, terminal)) {
+        if (!ask(chat, terminal))
             json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
-            code = 1;
-        }
     }
     free(line);
-    return code;
 }
 
 int chat_main(int argc, char **argv)
@@ -244,11 +243,10 @@ int chat_main(int argc, char **argv)
                               .option_count = ARRAY_COUNT(options)};
     struct sigaction on_int = {.sa_handler = on_interrupt}; // no SA_RESTART: it ends the wait for a line too
     struct error error;
-    int code;
 
     if (options_parse(&program, argc, argv, &error)) {
         fprintf(stderr, "fastdecode chat: %s\n", error.text);
-        return 2;
+        return error_exit_code(&error);
     }
     if (program.check_only)
         return 0;
@@ -256,12 +254,12 @@ int chat_main(int argc, char **argv)
     chat.curl = curl_easy_init();
     if (!chat.messages || !chat.curl) {
         fprintf(stderr, "fastdecode chat: no memory\n");
-        return 1;
+        return EXIT_CODE_ENVIRONMENT;
     }
     start_conversation(&chat);
     sigaction(SIGINT, &on_int, NULL);
-    code = converse(&chat);
+    converse(&chat);
     curl_easy_cleanup(chat.curl);
     json_decref(chat.messages);
-    return code;
+    return chat.exit_code;
 }

@@ -1,4 +1,4 @@
-// health.c: `fastdecode health ADDRESS`: asks a service whether it is ready; the exit status serves container probes.
+// health.c: `fastdecode health ADDRESS`: asks a service whether it is ready; the exit code serves container probes.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,22 +51,23 @@ int health_main(int argc, char **argv)
         RPC_SECURITY_OPTIONS(settings),
     };
     struct program program = {.name = "fastdecode health",
-                              .purpose = "asks a service whether it is ready; exit status 0 means yes",
+                              .purpose = "asks a service whether it is ready; exit code 0 means yes, 3 not yet or nobody there",
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "ADDRESS"};
-    struct error error;
+    struct error error = {0};
 
     if (options_parse(&program, argc, argv, &error) || rpc_security_open(&settings, NULL, &security, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
-        return 2;
+        return error_exit_code(&error);
     }
     if (program.operand_count != 1 || !strstr(program.operands[0], "://")) {
         rpc_security_close(&security);
         fprintf(stderr, "fastdecode health: want one ADDRESS such as tcp://127.0.0.1:7400 or ipc:///folder/s-part.sock\n");
-        return 2;
+        return EXIT_CODE_SETTINGS;
     }
-    int code = program.check_only ? 0 : rpc_probe("fastdecode health", program.operands[0], timeout_ms, &security);
+    if (!program.check_only && rpc_probe(program.operands[0], timeout_ms, &security, &error) && error.text[0])
+        fprintf(stderr, "fastdecode health: %s\n", error.text);
     rpc_security_close(&security);
-    return code;
+    return error_exit_code(&error);
 }

@@ -25,7 +25,6 @@
 #include "common/base/options.h"
 #include "common/base/status.h"
 #include "common/rpc/roles.h"
-#include "common/service/service.h"
 #include "services/fastdecode/keys/commands.h"
 
 // --- certificates: a CA, and what it signs ---------------------------------------------------------------------------
@@ -496,18 +495,18 @@ int certs_main(int argc, char **argv)
 
     if (options_parse(&program, argc, argv, &error)) {
         fprintf(stderr, "fastdecode certs: %s\n", error.text);
-        return SERVICE_EXIT_SETTINGS;
+        return EXIT_CODE_SETTINGS;
     }
     if (program.operand_count != 1) {
         fprintf(stderr, "fastdecode certs: want one DIR to write to\n");
-        return SERVICE_EXIT_SETTINGS;
+        return EXIT_CODE_SETTINGS;
     }
     certs.dir = program.operands[0];
     if (program.check_only || !make_all(&certs, &error)) {
         if (!program.check_only)
             print_use(&certs);
-        return SERVICE_EXIT_OK;
+        return EXIT_CODE_OK;
     }
     fprintf(stderr, "fastdecode certs: %s\n", error.text);
-    return service_exit_of(&error);
+    return error_exit_code(&error);
 }

@@ -57,10 +57,11 @@ static int append(const char *path, const char *line)
     off_t bytes;
 
     if (fd < 0 || flock(fd, LOCK_EX)) {
+        const struct error error = {.status = status_of_path(errno)};
         fprintf(stderr, "fastdecode key: %s: %s\n", path, strerror(errno));
         if (fd >= 0)
             close(fd);
-        return 3;
+        return error_exit_code(&error);
     }
     bytes = lseek(fd, 0, SEEK_END);
     if (bytes > 0)
@@ -70,7 +71,7 @@ static int append(const char *path, const char *line)
     if (failed)
         fprintf(stderr, "fastdecode key: %s: %s\n", path, strerror(errno));
     close(fd);
-    return failed ? 3 : 0;
+    return failed ? EXIT_CODE_ENVIRONMENT : EXIT_CODE_OK;
 }
 
 int key_main(int argc, char **argv)
@@ -95,21 +96,21 @@ int key_main(int argc, char **argv)
 
     if (options_parse(&program, argc, argv, &error)) {
         fprintf(stderr, "fastdecode key: %s\n", error.text);
-        return 2;
+        return error_exit_code(&error);
     }
     if (program.operand_count != 1 || !apikey_is_name(program.operands[0])) {
         fprintf(stderr, "fastdecode key: want one NAME of the key's owner: letters, digits and ._-@, at most 63\n");
-        return 2;
+        return EXIT_CODE_SETTINGS;
     }
     if (strpbrk(s.models, " \t\r\n") || strlen(s.models) >= APIKEY_MODELS_BYTES) {
         fprintf(stderr, "fastdecode key: --models is a list of names with commas between them, at most 255 bytes\n");
-        return 2;
+        return EXIT_CODE_SETTINGS;
     }
     if (program.check_only)
         return 0;
     if (sodium_init() < 0) {
         fprintf(stderr, "fastdecode key: libsodium finds no source of random bytes\n");
-        return 3;
+        return EXIT_CODE_ENVIRONMENT;
     }
     apikey_make(key);
     make_line(&s, program.operands[0], key, line);

@@ -17,7 +17,6 @@
 #include "common/base/options.h"
 #include "common/kv/kv_shape.h"
 #include "common/model/compute.h"
-#include "common/service/service.h"
 #include "common/model/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/model/commands.h"
@@ -391,7 +390,7 @@ int eval_main(int argc, char **argv)
     close_subject(&subject);
     if (status) {
         fprintf(stderr, "fastdecode eval: %s\n", error.text);
-        return (int)service_exit_of(&error);
+        return (int)error_exit_code(&error);
     }
     return 0;
 }

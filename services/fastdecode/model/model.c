@@ -8,7 +8,6 @@
 #include "common/model/compute.h"
 #include "common/model/pooling.h"
 #include "common/sched/settings.h"
-#include "common/service/service.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/model/commands.h"
@@ -190,7 +189,7 @@ int model_main(int argc, char **argv)
         status = synthetic_write(&synthetic, &error);
         if (status)
             fprintf(stderr, "fastdecode model: %s\n", error.text);
-        return status ? (int)service_exit_of(&error) : 0;
+        return status ? (int)error_exit_code(&error) : 0;
     }
     if (!status)
         status = kernels_init(NULL, &error);
@@ -206,5 +205,5 @@ int model_main(int argc, char **argv)
         fprintf(stderr, "fastdecode model: %s\n", error.text);
     model_close(model);
     thread_pool_close(pool);
-    return status ? (int)service_exit_of(&error) : 0;
+    return status ? (int)error_exit_code(&error) : 0;
 }

@@ -17,7 +17,6 @@
 #include "common/base/options.h"
 #include "common/model/gguf/gguf.h"
 #include "common/model/model.h"
-#include "common/service/service.h"
 #include "services/fastdecode/model/commands.h"
 #include "services/fastdecode/model/quantize.h"
 
@@ -487,7 +486,7 @@ int quantize_main(int argc, char **argv)
     thread_pool_close(r.pool);
     if (status) {
         fprintf(stderr, "fastdecode quantize: %s\n", error.text);
-        return status == STATUS_CANCELLED ? INTERRUPTED : (int)service_exit_of(&error);
+        return status == STATUS_CANCELLED ? INTERRUPTED : (int)error_exit_code(&error);
     }
     print_result(&r, &result, (double)(clock_now_us() - began_us) / 1e6);
     return 0;

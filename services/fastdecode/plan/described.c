@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/service/service.h"
 #include "services/fastdecode/capacity/report.h"
 
 enum { NAME_BYTES = 256 };
@@ -128,5 +127,5 @@ int described_fail(const struct described *d, const char *program, const struct 
     fprintf(stderr, "%s: %s\n", program, error->text);
     if (d->json)
         report_json_print(json_pack("{s:{s:s,s:s}}", "error", "status", status_name(error->status), "message", error->text));
-    return error->status == STATUS_RESOURCE_EXHAUSTED ? SERVICE_EXIT_SETTINGS : (int)service_exit_of(error);
+    return error->status == STATUS_RESOURCE_EXHAUSTED ? EXIT_CODE_SETTINGS : (int)error_exit_code(error);
 }

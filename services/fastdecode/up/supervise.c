@@ -19,7 +19,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/service/service.h"
 
 enum { BACKOFF_FIRST_MS = 100, BACKOFF_MOST_MS = 5000, STEADY_US = 10 * 1000 * 1000 };
 enum { REPEAT_US = 300 * 1000 }; // timeout(1) and some shells send one signal twice
@@ -155,7 +154,7 @@ static _Noreturn void become(const struct child *child, int log_fd, pid_t parent
     dup2(log_fd, STDERR_FILENO);
     execv(child->arguments[0], child->arguments);
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", child->arguments[0], strerror(errno));
-    _exit(SERVICE_EXIT_SETTINGS);
+    _exit(EXIT_CODE_SETTINGS);
 }
 
 enum status supervise_start(struct supervisor *supervisor, struct child *child, struct error *error)
@@ -203,7 +202,7 @@ static bool died(const struct supervisor *supervisor, struct child *child, bool 
     log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u last_line=%s", child->name, (int)child->pid,
              child->exit_status, child->backoff_ms, log_quote(quoted, sizeof quoted, line));
     return failed && soon && !supervisor->has_started &&
-           (child->exit_status == SERVICE_EXIT_SETTINGS || child->exit_status == SERVICE_EXIT_MODEL ||
+           (child->exit_status == EXIT_CODE_SETTINGS || child->exit_status == EXIT_CODE_MODEL ||
             child->failed_starts >= SUPERVISE_FAILED_STARTS_MAX);
 }
 

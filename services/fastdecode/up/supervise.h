@@ -13,8 +13,8 @@
 enum {
     SUPERVISE_CHILDREN_MAX = 80,
     SUPERVISE_ARGUMENTS_MAX = 64,
-    // Failed starts in a row, before the mesh serves, after which a child is given up. After SERVICE_EXIT_SETTINGS or
-    // SERVICE_EXIT_MODEL the first is enough.
+    // Failed starts in a row, before the mesh serves, after which a child is given up. After EXIT_CODE_SETTINGS or
+    // EXIT_CODE_MODEL the first is enough.
     SUPERVISE_FAILED_STARTS_MAX = 3,
 };
 

@@ -26,7 +26,6 @@
 #include "common/trace/otlp.h"
 #include "common/rpc/security.h"
 #include "common/sched/settings.h"
-#include "common/service/service.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/client/commands.h"
 #include "services/fastdecode/up/supervise.h"
@@ -379,7 +378,7 @@ static int watch(struct up *up)
             char line[1024];
             supervise_last_line(&up->supervisor, hopeless, line, sizeof line);
             fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
-            return hopeless->exit_status <= SERVICE_EXIT_MODEL ? hopeless->exit_status : SERVICE_EXIT_INTERNAL;
+            return hopeless->exit_status <= EXIT_CODE_MODEL ? hopeless->exit_status : EXIT_CODE_INTERNAL;
         }
         if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port, up->settings.tls_cert != NULL)) {
             ready = up->supervisor.has_started = true;
@@ -404,10 +403,10 @@ static int check_all(struct up *up)
         int failed = posix_spawn(&pid, child->arguments[0], NULL, NULL, child->arguments, environ);
         if (failed) {
             fprintf(stderr, "fastdecode up: cannot run %s: %s\n", child->arguments[0], strerror(failed));
-            return SERVICE_EXIT_SETTINGS;
+            return EXIT_CODE_SETTINGS;
         }
         if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-            return SERVICE_EXIT_INTERNAL;
+            return EXIT_CODE_INTERNAL;
         if (WEXITSTATUS(status))
             return WEXITSTATUS(status);
     }
@@ -437,7 +436,7 @@ static enum status prepare(struct up *up, struct error *error)
 static int fail(const struct error *error)
 {
     fprintf(stderr, "fastdecode up: %s\n", error->text);
-    return service_exit_of(error);
+    return error_exit_code(error);
 }
 
 int up_main(int argc, char **argv)
