@@ -393,7 +393,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return status;
     if (log_parse_level(log_level, &level))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", log_level);
-    log_init(program->name, level, program->log_json);
+    log_init(program->log_name ? program->log_name : program->name, level, program->log_json);
     if (program->log_file && !program->check_only)
         return log_to_file(program->log_file, program->log_max_bytes, program->log_keep, error);
     return STATUS_OK;

@@ -32,8 +32,9 @@ struct option {
 };
 
 struct program {
-    const char *name;    // "s-part"
-    const char *purpose; // one line
+    const char *name;     // as the user types it: "s-part", "fastdecode-s-part"
+    const char *log_name; // the service of log lines: "s-part"; NULL: name
+    const char *purpose;  // one line
     const struct option *options;
     uint32_t option_count;
     const char *operand_name; // NULL: no operands are taken

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -17,6 +18,7 @@ enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128 };
 struct service {
     const struct service_program *program;
     void *state;
+    const char *name; // as the user typed it
     int argc;
     char **argv;
     bool check_only, probe_ready, probe_alive;
@@ -41,8 +43,11 @@ enum status service_options(struct service *service, const struct option *option
     };
     uint32_t count = options_append(table, 0, OPTIONS_MAX, options, option_count);
     count = options_append(table, count, OPTIONS_MAX, own, ARRAY_COUNT(own));
-    struct program program = {
-        .name = service->program->name, .purpose = service->program->purpose, .options = table, .option_count = count};
+    struct program program = {.name = service->name,
+                              .log_name = service->program->name,
+                              .purpose = service->program->purpose,
+                              .options = table,
+                              .option_count = count};
     enum status status = options_parse(&program, service->argc, service->argv, error);
 
     service->check_only = program.check_only;
@@ -201,9 +206,24 @@ static enum status run(struct service *service, struct error *error)
     return status;
 }
 
+// Returns the end of a program's path if that is its name, whatever is before it: it is installed as fastdecode-NAME.
+static const char *typed_name(const char *name, const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    const char *typed = slash ? slash + 1 : path ? path : "";
+    const size_t length = strlen(typed), name_length = strlen(name);
+
+    return length > name_length && !strcmp(typed + length - name_length, name) ? typed : name;
+}
+
 int service_run(const struct service_program *program, void *state, int argc, char **argv)
 {
-    struct service service = {.program = program, .state = state, .argc = argc, .argv = argv, .sandbox.mode = sandbox_default()};
+    struct service service = {.program = program,
+                              .state = state,
+                              .name = typed_name(program->name, argv[0]),
+                              .argc = argc,
+                              .argv = argv,
+                              .sandbox.mode = sandbox_default()};
     struct error error = {.text = ""};
     enum status status = program->configure(&service, state, &error);
 
@@ -216,6 +236,6 @@ int service_run(const struct service_program *program, void *state, int argc, ch
     if (!status)
         return EXIT_CODE_OK;
     if (error.text[0]) // a probe that was answered has printed the answer
-        fprintf(stderr, "%s: %s\n", program->name, error.text);
+        fprintf(stderr, "%s: %s\n", service.name, error.text);
     return error_exit_code(&error);
 }

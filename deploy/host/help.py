@@ -10,6 +10,11 @@ PROGRAMS = [["fastdecode", command] for command in COMMANDS] + [[service] for se
 OPTION = re.compile(r"^  --(\S+) ?(\S*)\s+(.*?)(?: \[([^][]*)\])?$")
 
 
+def installed_name(program):
+    """That of its man page; a service is called so, too."""
+    return "-".join(program if program[0] == "fastdecode" else ["fastdecode", *program])
+
+
 class Option:
     """value: "FILE", "on|off", "" for none. default: None if none is given."""
 
@@ -21,7 +26,7 @@ class Help:
     """One program's help."""
 
     def __init__(self, program, text):
-        self.program, self.name = program, "-".join(program if len(program) > 1 else ["fastdecode", *program])  # as installed
+        self.program, self.name = program, installed_name(program)
         self.purpose = text.split("\n", 1)[0].split(": ", 1)[1]
         self.usage = re.search(r"^usage: (.*)$", text, re.M)[1]
         self.options = [Option(*found.groups()) for found in map(OPTION.match, text.splitlines()) if found]
@@ -33,7 +38,8 @@ def output(build, program, *arguments):
     if not os.path.exists(path):
         sys.exit(f"{path} is not there: build first (make all)")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FD_")}
-    return subprocess.run([path, *program[1:], *arguments], capture_output=True, text=True, check=True, env=environment).stdout
+    name = program[0] if program[0] == "fastdecode" else installed_name(program)  # what users type is what help shows
+    return subprocess.run([name, *program[1:], *arguments], executable=path, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def help_of(build, program):

@@ -36,7 +36,8 @@ static void print_usage(FILE *file)
             FASTDECODE_VERSION);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(file, "  %-8s %s\n", commands[i].name, commands[i].help);
-    fprintf(file, "\nThe services are programs of their own beside this one: gateway, scheduler, s-part, kv-worker.\n");
+    fprintf(file, "\nThe services are programs of their own: fastdecode-gateway, fastdecode-scheduler, fastdecode-s-part and\n"
+                  "fastdecode-kv-worker. In the build folder and in images their names lack \"fastdecode-\".\n");
 }
 
 int main(int argc, char **argv)

@@ -44,8 +44,20 @@ def test_programs_find_each_other(root, tmp_path):
         up.terminate()
         assert up.wait(seconds(60)) == 0
     assert "a10" in run(root / "usr/bin/fastdecode", "plan", "--gpu", "none-such", "--shape", "llama-7b").stderr  # descriptions of hardware
-    for service in ("gateway", "scheduler", "s-part", "kv-worker"):
-        assert run(root / f"usr/bin/fastdecode-{service}", "--version").returncode == 0
+
+
+@pytest.mark.parametrize("service", ("gateway", "scheduler", "s-part", "kv-worker"))
+def test_a_service_calls_itself_what_the_user_does(root, service):
+    installed = f"fastdecode-{service}"
+    for path, name in ((root / "usr/bin" / installed, installed), (f"{BUILD}/bin/{service}", service)):
+        said = run(path, "--help").stdout
+        assert said.startswith(f"{name}: ") and f"\nusage: {name} [options]\n" in said
+        assert run(path, "--version").stdout.startswith(f"{name} ")
+        refused = run(path, "--none-such")
+        assert refused.returncode == 2 and refused.stderr.startswith(f"{name}: unknown option"), refused
+    page = run("mandoc", "-T", "ascii", root / f"usr/share/man/man1/{installed}.1").stdout
+    assert re.search(rf"\n +{installed} \[options\]\n", re.sub(".\b", "", page))
+    assert installed in run(root / "usr/bin/fastdecode", "--help").stdout
 
 
 def test_settings_are_kept(root):

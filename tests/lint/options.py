@@ -17,6 +17,9 @@ file that `--config` names (lines of `name = value`, `#` starts a comment), else
 `--no-NAME` turns it off. `SIZE` is bytes, or a number with K, M, G or T (powers of 1,024). `--check` validates and exits.
 
 `fastdecode up` hands the settings that concern a service on to it, and does not pass `FD_` variables on.
+
+`make install` calls the services `fastdecode-gateway` and so on. In the build folder and in images they are `gateway`, `scheduler`, `s-part` and
+`kv-worker`.
 """
 
 

@@ -450,8 +450,8 @@ static void print_use(const struct certs *certs)
     printf(
         "\nuse, on one machine:\n  fastdecode up --model FILE --tls %s\n"
         "or with each service by itself:\n"
-        "  scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
-        "  s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
+        "  fastdecode-scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
+        "  fastdecode-s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
         "\nCopy only its own folder to a service's host. Keep %s/ca-key.pem away from all of them: who has it can act as any service.\n"
         "Before the certificates expire: fastdecode certs %s --renew, and copy the folders again.\n",
         certs->dir, certs->dir, certs->dir, certs->dir, certs->dir);
