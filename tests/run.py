@@ -248,10 +248,7 @@ class Run:
     def __init__(self, items, jobs, durations_path, fail_fast):
         self.durations_path, self.fail_fast = durations_path, fail_fast
         try:
-            if not os.path.exists(durations_path):
-        print("run `make check` first: there are no times")
-        return 77
-    with open(durations_path, encoding="utf-8") as file:
+            with open(durations_path, encoding="utf-8") as file:
                 self.durations = json.load(file)
         except (OSError, ValueError):
             self.durations = {}
@@ -357,6 +354,9 @@ def report(run, rounds):
 
 def check_shares(durations_path):
     """Whether the last runs of the groups of `make check` kept to their shares; a share is the same on every machine."""
+    if not os.path.exists(durations_path):
+        print("run `make check` first: there are no times")
+        return 77
     with open(durations_path, encoding="utf-8") as file:
         durations = {name: seconds for name, seconds in json.load(file).items() if name.split("/")[0] in SHARES}
     total, groups = sum(durations.values()), collections.Counter()
