@@ -224,6 +224,7 @@ def test_this_machine_is_measured(tmp_path):
     assert 0 < found["step_ms"] < 10000
     assert "memory_gb_per_second = " in plan("--measure", "--threads", 1).stdout
     assert "layer_us_at" not in text
+    assert float(text.split("\nprompt_attention_tflops = ")[1].split()[0]) > 0  # what a worker does with prompts
 
 
 def test_a_model_is_measured_on_this_machine(tmp_path):
