@@ -153,3 +153,17 @@ def test_what_70_b_fits(weights, gpu, fits):
                       "--batch", 8, "--workers", 2)
     assert (said.returncode == 0) == fits, said.stdout + said.stderr
     assert fits or "for weights and activations" in said.stderr
+
+
+# Prompts of eight times the answers and more: the scheduling core makes chunks smaller there than the plan thinks.
+PROMPTS_ABOVE_ALL = {("qwen3-32b", 4000, 500): 1.6, ("opt-30b", 512, 32): 2.2}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
+def test_the_scheduler_agrees(question):
+    """The scheduling core on the same machines, with all requests waiting from the start."""
+    planned = answered("plan", question, "--local-pool", "none")["tokens_per_second"]
+    simulated = answered("sim", question, "--backlog", "--requests", max(8 * question[5], 100))["tokens_per_second"]
+    most = PROMPTS_ABOVE_ALL.get((question[0], *question[7:]), 1.18)
+    assert 0.82 < planned / simulated < most, f"{planned:.1f} planned, {simulated:.1f} simulated"
