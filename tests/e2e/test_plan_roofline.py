@@ -139,7 +139,7 @@ def answered(command, question, *options):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
 def test_a_question_of_a_buyer(question):
-    plan, mesh = answered("plan", question, "--local-pool", "none"), Mesh(*question)
+    plan, mesh = answered("plan", question, "--local-pool", "none", "--no-simulate"), Mesh(*question)
     assert plan["tokens_per_second"] == pytest.approx(mesh.tokens_per_second(), rel=0.15)
     rows = plan["tokens_per_second"] * (1 + mesh.prompt / mesh.generated)
     assert plan["network_gbit_per_second"] == pytest.approx(rows * mesh.row_bits / 1e9 if mesh.workers else 0, rel=0.01)
@@ -150,7 +150,7 @@ def test_a_question_of_a_buyer(question):
 def test_what_70_b_fits(weights, gpu, fits):
     """By the bits in that device's memory: Q2_K is 16 bits on a GPU."""
     said = fastdecode("plan", "--hardware-dir", HARDWARE, "--shape", "llama-3.3-70b", "--weights", weights, "--gpu", gpu, "--worker", "epyc-9654",
-                      "--batch", 8, "--workers", 2)
+                      "--batch", 8, "--workers", 2, "--no-simulate")
     assert (said.returncode == 0) == fits, said.stdout + said.stderr
     assert fits or "for weights and activations" in said.stderr
 
@@ -163,7 +163,7 @@ PROMPTS_ABOVE_ALL = {("qwen3-32b", 4000, 500): 1.6, ("opt-30b", 512, 32): 2.2}
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
 def test_the_scheduler_agrees(question):
     """The scheduling core on the same machines, with all requests waiting from the start."""
-    planned = answered("plan", question, "--local-pool", "none")["tokens_per_second"]
+    planned = answered("plan", question, "--local-pool", "none", "--no-simulate")["tokens_per_second"]
     simulated = answered("sim", question, "--backlog", "--requests", max(8 * question[5], 100))["tokens_per_second"]
     most = PROMPTS_ABOVE_ALL.get((question[0], *question[7:]), 1.18)
     assert 0.82 < planned / simulated < most, f"{planned:.1f} planned, {simulated:.1f} simulated"

@@ -27,7 +27,7 @@ struct plan_settings {
     struct plan_request request;
     struct offload_request offload;
     uint32_t threads;
-    bool sweep, measure, offloads;
+    bool sweep, measure, offloads, simulates;
 };
 
 // --- `fastdecode plan --offload` -------------------------------------------------------------------------------------
@@ -425,7 +425,8 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     if (plan->hybrid_gain_bound != 0)
         printf("  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
                plan->hybrid_gain_bound, plan->hybrid_pool_bytes / GIB);
-    print_spread(s, plan);
+    if (s->simulates)
+        print_spread(s, plan);
     const struct bill bill = bill_of(&s->request, plan);
     printf("\n");
     if (plan->price_per_hour != 0)
@@ -687,7 +688,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         if (s->requests)
             json_object_set_new(object, "hours", json_real(hours_of(s, plan.tokens_per_second)));
         json_object_set_new(object, "basis", json_string(basis_of(s)));
-        json_object_set_new(object, "simulated", spread_json(s, &plan));
+        json_object_set_new(object, "simulated", s->simulates ? spread_json(s, &plan) : json_null());
         json_object_set_new(object, "tokens_per_second_with_one_more", more_json(&s->request, &plan));
         json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
         report_json_print(object);
@@ -704,6 +705,7 @@ int plan_main(int argc, char **argv)
                               .s_parts = "1",
                               .local_pool = "auto",
                               .policy = "mesh",
+                              .simulates = true,
                               .device = "auto",
                               .offload = {.block_tokens = OFFLOAD_BLOCK_TOKENS},
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
@@ -728,6 +730,7 @@ int plan_main(int argc, char **argv)
         {"spacing", OPTION_U32, &r->spacing, "F", "steps between groups of starts; 0: a 32nd of --gen", 0, 1 << 24},
         {"local-pool", OPTION_STRING, &s.local_pool, "SIZE|auto|none",
          "KV in the S-part's memory; auto: what is left there, if that is faster than none", 0, 0},
+        {"simulate", OPTION_BOOL, &s.simulates, NULL, "run the scheduler on the answer, for percentiles of times (a second)", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
         {"add-to", OPTION_READ_PATH, &s.add_to, "FILE",
          "say what a mesh must get to reach --tokens-per-second; FILE says what is there: gpu, worker, link, workers, s-parts", 0,
