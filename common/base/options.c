@@ -290,7 +290,8 @@ enum status options_read_file(const struct option *options, uint32_t count, cons
 uint32_t options_append(struct option *table, uint32_t count, uint32_t most, const struct option *more, uint32_t more_count)
 {
     assert_always(count <= most && more_count <= most - count);
-    memcpy(table + count, more, more_count * sizeof *more);
+    if (more_count)
+        memcpy(table + count, more, more_count * sizeof *more);
     return count + more_count;
 }
 
