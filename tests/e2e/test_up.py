@@ -5,15 +5,18 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 
 import pytest
 
-from conftest import BUILD, MODEL, PACED, SANITIZED, Mesh, fastdecode, run, seconds, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, SANITIZED, Mesh, fastdecode, run, seconds, spawn, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
+SMALL = ("--kv-memory", "64M", "--local-pool", "64M")
 
 
 @pytest.fixture
@@ -35,6 +38,43 @@ def test_port_in_use(folder):
         done = up(folder, "--port", str(port))
     assert done.returncode == 3  # the environment
     assert f"gateway cannot start: gateway: cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+def test_a_port_that_another_mesh_has(folder, mesh):
+    """It answers that it is ready, which is not said of this one."""
+    done = up(folder, "--port", mesh.url.rpartition(":")[2])
+    assert done.returncode == 3 and "READY" not in done.stdout, done
+    assert "gateway cannot start: gateway: cannot listen on 127.0.0.1 port" in done.stderr
+
+
+def test_ports_that_were_told_stay(start_mesh):
+    mesh = start_mesh("--admin-listen", "127.0.0.1:0", *SMALL)
+    told = wait_until(lambda: re.search(r"(?m)^metrics: (http://127\.0\.0\.1:\d+)/metrics, and /mesh$", "".join(mesh.output)), 20, "no line says where")[1]
+    assert told != mesh.url
+    before = mesh.kill("gateway")
+    wait_until(lambda: mesh.pid("gateway") != before, 20, "it is not started again")
+
+    def answers(url):
+        try:
+            with urllib.request.urlopen(url, timeout=seconds(10)) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    wait_until(lambda: answers(mesh.url + "/ready") and answers(told + "/metrics"), 30, mesh.logs)
+
+
+def test_an_admin_port_that_is_taken(folder):
+    """In a network of their own: a gateway has the default one, and `up` says which it takes instead."""
+    if os.geteuid() != 0:
+        pytest.skip("makes a network namespace: root")
+    gateway = f"{BUILD}/bin/gateway --scheduler ipc://{folder}/none.sock --model {tiny()} --port 0 --host 0.0.0.0 2>{folder}/first"
+    mesh = f"{PROGRAM} up --model {tiny()} --host 0.0.0.0 --port 0 --threads 1 --calibrate off --run-dir {folder}/run {' '.join(map(str, SMALL))}"
+    script = f"ip link set lo up; {gateway} & while ! grep -q GATEWAY-LISTENS {folder}/first; do sleep 0.05; done; exec {mesh} >{folder}/said 2>&1"
+    with spawn(["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], stdout=subprocess.DEVNULL) as process:
+        said = wait_until(lambda: (folder / "said").exists() and re.search(r"metrics: .*", (folder / "said").read_text()), 60, "it does not say")[0]
+        process.kill()
+    assert re.fullmatch(r"metrics: http://127\.0\.0\.1:\d+/metrics, and /mesh \(port 9464 is taken; --admin-listen names another\)", said)
 
 
 @pytest.mark.parametrize("option", ["--api-key-file", "--admin-key-file", "--chat-template"])

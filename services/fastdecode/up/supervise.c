@@ -169,6 +169,8 @@ enum status supervise_start(struct supervisor *supervisor, struct child *child, 
     log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log_fd < 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
+    snprintf(path, sizeof path, "%s/%s" SUPERVISE_PORT_FILE, supervisor->run_dir, child->name);
+    unlink(path);
     child->pid = fork();
     if (child->pid == 0)
         become(child, log_fd, parent);

@@ -18,6 +18,9 @@ enum {
     SUPERVISE_FAILED_STARTS_MAX = 3,
 };
 
+// Ends the name of a file in which a child writes a port: RUN_DIR/NAME.port is removed before NAME is started.
+#define SUPERVISE_PORT_FILE ".port"
+
 struct child {
     char name[32];                            // "kv-worker-0": names DIR/kv-worker-0.pid and .log
     char *arguments[SUPERVISE_ARGUMENTS_MAX]; // NULL-terminated, owned; [0] is the program's path
@@ -52,7 +55,7 @@ void supervise_close(struct supervisor *supervisor);
 struct child *supervise_add(struct supervisor *supervisor, const char *name, const char *program);
 void supervise_argument(struct child *child, const char *format, ...) PRINTF_LIKE(2, 3);
 
-// Forks and executes a child. Its output is appended to DIR/name.log, its id written to DIR/name.pid.
+// Forks and executes a child. Its output is appended to DIR/name.log, its id written to DIR/name.pid, an old DIR/name.port is removed.
 enum status supervise_start(struct supervisor *supervisor, struct child *child, struct error *error) MUST_CHECK;
 
 // Waits up to timeout_ms for an event: reaps children that ended, starts those again whose time has come.

@@ -1,7 +1,7 @@
 // up.c: starts scheduler, s-part, kv-workers and gateway, waits until the gateway is ready, then watches them.
 //
-// Services find each other by ipc sockets in the run directory. The gateway's port is picked once: a gateway that is
-// started again gets the same one.
+// Services find each other by ipc sockets in the run directory. The gateway writes the ports at which it listens to files there: the answer
+// of another server that has the port is not taken for its own. Once they are told, a gateway that is started again gets the same ones.
 #include "services/fastdecode/up/up.h"
 
 #include <arpa/inet.h>
@@ -31,6 +31,7 @@
 #include "services/fastdecode/up/supervise.h"
 #include "services/fastdecode/up/up_settings.h"
 
+#define ADMIN_PORT "9464" // with --admin-listen auto, if the HTTP server is open to others (services/gateway/main.c)
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up {
@@ -250,6 +251,8 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--host=%s", s->host);
     supervise_argument(child, "--port=%u", s->port);
+    supervise_argument(child, "--port-file=%s/gateway" SUPERVISE_PORT_FILE, up->supervisor.run_dir);
+    supervise_argument(child, "--admin-port-file=%s/gateway-admin" SUPERVISE_PORT_FILE, up->supervisor.run_dir);
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--drain-timeout=%d", DRAIN_S);
@@ -276,20 +279,15 @@ static void add_gateway(struct up *up)
         supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
 }
 
-// Picks a free port if *port is 0, so that a service that is started again keeps it.
-static enum status pick_port(const char *host, uint32_t *port, struct error *error)
+// Picks a free port of this machine for the scheduler, which keeps it when it is started again.
+static enum status pick_port(uint32_t *port, struct error *error)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
-    int fd;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    if (*port)
-        return STATUS_OK;
-    if (inet_pton(AF_INET, host, &address.sin_addr) != 1)
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || getsockname(fd, (struct sockaddr *)&address, &length)) {
-        error_set(error, STATUS_UNAVAILABLE, "%s: no free port: %s", host, strerror(errno));
+        error_set(error, STATUS_UNAVAILABLE, "127.0.0.1: no free port: %s", strerror(errno));
         if (fd >= 0)
             close(fd);
         return error->status;
@@ -297,6 +295,21 @@ static enum status pick_port(const char *host, uint32_t *port, struct error *err
     *port = ntohs(address.sin_port);
     close(fd);
     return STATUS_OK;
+}
+
+// Returns the port in a file that the gateway has written since it was started; 0: it does not listen, or has no such port.
+static uint32_t port_of_gateway(const struct up *up, const char *name)
+{
+    char path[160];
+    uint32_t port = 0;
+
+    snprintf(path, sizeof path, "%s/%s" SUPERVISE_PORT_FILE, up->supervisor.run_dir, name);
+    FILE *file = up->gateway->pid ? fopen(path, "re") : NULL;
+    if (file && fscanf(file, "%5u", &port) != 1)
+        port = 0;
+    if (file)
+        fclose(file);
+    return port;
 }
 
 // Every start of the mesh has a secret of its own, unless one was given.
@@ -349,7 +362,22 @@ static void stop_all(struct up *up)
         supervise_stop(supervisor, &supervisor->children[i], STOP_OTHERS_MS);
 }
 
-static void print_ready(const struct up *up)
+// Prints where /metrics and /mesh are, unless that is the public address, and has a gateway that is started again stay there.
+static void print_admin(const struct up *up, uint32_t port)
+{
+    const bool is_auto = !strcmp(up->settings.admin_listen, "auto");
+    const char *listen = is_auto ? "127.0.0.1:" ADMIN_PORT : up->settings.admin_listen, *colon = strrchr(listen, ':');
+    char address[300];
+
+    if (!port || !colon)
+        return;
+    snprintf(address, sizeof address, "%.*s:%u", (int)(colon - listen), listen, port);
+    printf("metrics: http://%s/metrics, and /mesh%s\n", address,
+           is_auto && strcmp(address, listen) ? " (port " ADMIN_PORT " is taken; --admin-listen names another)" : "");
+    supervise_argument(up->gateway, "--admin-listen=%s", address);
+}
+
+static void print_ready(struct up *up)
 {
     const char *host = up->settings.host;
     char url[160];
@@ -359,6 +387,7 @@ static void print_ready(const struct up *up)
     snprintf(url, sizeof url, strchr(host, ':') ? "%s://[%s]:%u" : "%s://%s:%u", up->settings.tls_cert ? "https" : "http", host,
              up->settings.port);
     printf("READY %s\n", url);
+    print_admin(up, port_of_gateway(up, "gateway-admin"));
     printf("logs: %s\ntry:\n  %s/fastdecode chat --url %s\n"
            "  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
            "    -d '{\"model\": \"default\", \"temperature\": 0, \"messages\": [{\"role\": \"user\", \"content\": \"What is the "
@@ -380,8 +409,11 @@ static int watch(struct up *up)
             fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
             return hopeless->exit_status <= EXIT_CODE_MODEL ? hopeless->exit_status : EXIT_CODE_INTERNAL;
         }
-        if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port, up->settings.tls_cert != NULL)) {
+        const uint32_t port = ready ? 0 : port_of_gateway(up, "gateway");
+        if (port && http_probe_ready(up->settings.host, (uint16_t)port, up->settings.tls_cert != NULL)) {
             ready = up->supervisor.has_started = true;
+            up->settings.port = port;
+            supervise_argument(up->gateway, "--port=%u", port);
             print_ready(up);
         }
     }
@@ -413,7 +445,7 @@ static int check_all(struct up *up)
     return 0;
 }
 
-// Picks the port, opens the run folder and the trace.
+// Picks the scheduler's port if it needs one, opens the run folder and the trace.
 static enum status prepare(struct up *up, struct error *error)
 {
     static char made[] = "/tmp/fastdecode-XXXXXX";
@@ -425,8 +457,7 @@ static enum status prepare(struct up *up, struct error *error)
             return error_set(error, STATUS_UNAVAILABLE, "%s: %s", made, strerror(errno));
         up->settings.run_dir = made;
     }
-    if ((status = pick_port(up->settings.host, &up->settings.port, error)) ||
-        (up->settings.tls && (status = pick_port("127.0.0.1", &up->settings.scheduler_port, error))) ||
+    if ((up->settings.tls && (status = pick_port(&up->settings.scheduler_port, error))) ||
         (status = supervise_open(&up->supervisor, up->settings.run_dir, error)))
         return status;
     status = make_secret(up, error);

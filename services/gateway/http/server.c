@@ -1,4 +1,5 @@
 // server.c: see http.h: the server's start and end, and the phases of its connections.
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -406,9 +407,12 @@ static int open_listener(const struct http_config *config, uint32_t *port, struc
             continue;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+            const bool is_taken = errno == EADDRINUSE;
             error_set(error, STATUS_UNAVAILABLE, "cannot listen on %s port %u: %m", config->host, config->port);
             close(fd);
             fd = -1;
+            if (is_taken) // clients would find another server at the name's first address
+                break;
         }
     }
     freeaddrinfo(list);
