@@ -1,8 +1,12 @@
 // memory.c: compares what a plan asks for with what there is (/proc, control groups).
 #include "common/base/memory.h"
 
+#include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/base/cgroup.h"
@@ -11,7 +15,66 @@
 
 #define MIB 1048576.0
 
-uint64_t memory_resident_bytes(void) { return cgroup_number_in("/proc/self/statm", "%*u %llu") * (uint64_t)sysconf(_SC_PAGESIZE); }
+static uint64_t statm_bytes(const char *format)
+{
+    return cgroup_number_in("/proc/self/statm", format) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t memory_resident_bytes(void) { return statm_bytes("%*u %llu"); }
+
+// --- the limit of the address space (ulimit -v) ---
+
+static uint64_t address_space_bytes(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_AS, &limit) ? UINT64_MAX : limit.rlim_cur; // no limit is RLIM_INFINITY, the same number
+}
+
+uint64_t memory_address_space_left(void)
+{
+    const uint64_t limit = address_space_bytes();
+    return limit == UINT64_MAX ? UINT64_MAX : limit - MIN(limit, statm_bytes("%llu"));
+}
+
+enum status memory_check_address_space(struct error *error)
+{
+    // Per CPU a compute thread and up to three of nng's, which stop at 24 in all; beside them at most 16. Then buffers, and parts of the heap.
+    enum { NNG_PER_CPU = 3, NNG_MOST = 24, OTHERS = 16, HEAP_BYTES = 64 << 20 };
+    const uint64_t left = memory_address_space_left(), cpus = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_attr_t attributes;
+    size_t stack_bytes = 0;
+
+    if (left == UINT64_MAX)
+        return STATUS_OK;
+    mallopt(M_ARENA_MAX, 1); // each further one takes 64 MiB of it
+    pthread_attr_init(&attributes);
+    pthread_attr_getstacksize(&attributes, &stack_bytes);
+    pthread_attr_destroy(&attributes);
+    const uint64_t needed = (cpus + MIN(NNG_PER_CPU * cpus, (uint64_t)NNG_MOST) + OTHERS) * stack_bytes + HEAP_BYTES;
+    if (left >= needed)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_RESOURCE_EXHAUSTED,
+        "this process may have %.0f MiB of address space (ulimit -v), of which %.0f are left; its threads alone need %.0f: "
+        "raise the limit (systemd: LimitAS=infinity)",
+        (double)address_space_bytes() / MIB, (double)left / MIB, (double)needed / MIB);
+}
+
+void memory_spare_blas_threads(char **argv)
+{
+    static const char name[] = "OPENBLAS_NUM_THREADS";
+    char program[4096];
+    ssize_t length = -1;
+
+    if (address_space_bytes() != UINT64_MAX && !getenv(name) && !setenv(name, "1", 0))
+        length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length > 0) {
+        program[length] = '\0';
+        execv(program, argv); // if it fails, this process goes on
+    }
+}
+
+// --- what there is, and the plan ---
 
 static uint64_t available_bytes(void) { return cgroup_number_in("/proc/meminfo", "MemAvailable: %llu kB") * 1024; }
 
@@ -20,6 +83,7 @@ uint64_t memory_available_bytes(void)
     uint64_t available = available_bytes(), limit, left;
 
     cgroup_own_memory(&limit, &left);
+    left = MIN(left, memory_address_space_left());
     if (!available && left == UINT64_MAX)
         return 1ull << 30;
     return available ? MIN(available, left) : left;
@@ -30,6 +94,7 @@ static uint64_t total_bytes(void)
     uint64_t total = cgroup_number_in("/proc/meminfo", "MemTotal: %llu kB") * 1024, limit, left;
 
     cgroup_own_memory(&limit, &left);
+    limit = MIN(limit, address_space_bytes());
     return total ? MIN(limit, total) : limit;
 }
 

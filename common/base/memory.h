@@ -19,13 +19,24 @@ struct memory_plan {
 // Returns the resident size of this process; 0 if /proc does not say.
 uint64_t memory_resident_bytes(void);
 
-// Returns the memory that can still be allocated: the lower of MemAvailable and what the control group's limit leaves; 1 GiB if
-// neither is known.
+// Returns what the limit of this process's address space (ulimit -v) leaves; UINT64_MAX: there is no limit.
+uint64_t memory_address_space_left(void);
+
+// Checks, before there are threads, that a limit of the address space leaves room for the stacks of a service's threads, and has all threads
+// share one heap then. Libraries that cannot start a thread crash. RESOURCE_EXHAUSTED, with the numbers.
+enum status memory_check_address_space(struct error *error) MUST_CHECK;
+
+// Called first in a main() that is linked with OpenBLAS: executes the program again, without OpenBLAS' threads, if the address space is
+// limited. They begin before main() and, if they get no memory, try for it for ever, and exit() waits for them.
+void memory_spare_blas_threads(char **argv);
+
+// Returns the memory that can still be allocated: the lowest of MemAvailable and what the limits of the control group and of the address
+// space leave; 1 GiB if none is known.
 uint64_t memory_available_bytes(void);
 
 // Logs the plan as MEMORY-PLAN (process_mib, fixed_mib, start_mib, page_kib, pool_mib, then `parts`, a line of key=value).
 // RESOURCE_EXHAUSTED, with the numbers: more is needed at start than is available, or the pool is larger than all memory (the
-// machine's or the control group's). A pool that does not fit beside other processes is no error, because pages take memory only as
+// machine's, or what a limit allows). A pool that does not fit beside other processes is no error, because pages take memory only as
 // they are used.
 enum status memory_plan_check(const struct memory_plan *plan, const char *parts, struct error *error) MUST_CHECK;
 

@@ -11,6 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/memory.h"
 #include "common/service/sandbox.h"
 
 enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128 };
@@ -229,7 +230,7 @@ int service_run(const struct service_program *program, void *state, int argc, ch
 
     if (!status && (service.probe_ready || service.probe_alive))
         status = program->probe(state, !service.probe_ready, &error);
-    else if (!status && service.check_only)
+    else if (!status && !(status = memory_check_address_space(&error)) && service.check_only)
         status = program->check ? program->check(state, &error) : STATUS_OK;
     else if (!status)
         status = run(&service, &error);

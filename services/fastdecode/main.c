@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "services/fastdecode/keys/commands.h"
 #include "services/fastdecode/capacity/capacity.h"
@@ -42,6 +43,7 @@ static void print_usage(FILE *file)
 
 int main(int argc, char **argv)
 {
+    memory_spare_blas_threads(argv);
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_CODE_SETTINGS;

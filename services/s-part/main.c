@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/memory.h"
 #include "common/rpc/rpc.h"
 #include "services/s-part/s_part.h"
 
@@ -31,6 +32,7 @@ int main(int argc, char **argv)
                                                    .wake = wake,
                                                    .reload = reload,
                                                    .close = serve_close};
+    memory_spare_blas_threads(argv);
     struct s_part *s_part = calloc(1, sizeof *s_part);
 
     if (!s_part) {

@@ -163,6 +163,24 @@ def test_check_of_good_settings(folder):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+# Libraries fit, the stacks of a service's threads do not.
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take more than any machine has")
+@pytest.mark.parametrize("service, options", [("gateway", ["--model", MODEL, "--scheduler", "tcp://127.0.0.1:1"]), ("scheduler", []), ("kv-worker", []), ("s-part", ["--model", MODEL])])
+def test_little_address_space(service, options):
+    done = run(["prlimit", f"--as={120 << 20}", os.path.join(BUILD, "bin", service), *options])
+    assert done.returncode == 3 and "may have 120 MiB of address space (ulimit -v)" in done.stderr, done
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take more than any machine has")
+def test_address_space_counts_as_memory():
+    """There is enough to begin with, but not for what the plan says."""
+    limited = ["prlimit", f"--as={8 << 30}"]
+    for service, options in (("s-part", ["--model", MODEL, "--local-pool", "9G"]), ("kv-worker", ["--kv-memory", "9G"])):
+        done = run([*limited, os.path.join(BUILD, "bin", service), *options])
+        assert done.returncode == 3 and "9216 MiB of KV pages are asked for, there are" in done.stderr, done
+    assert run(["prlimit", f"--as={160 << 20}", PROGRAM, "--version"]).returncode == 0  # it ends
+
+
 @pytest.mark.parametrize("options, says", [
     (["--name", "w" * 64], "--name is 64 bytes long, want 1 to 63"),  # cut, it would be its neighbour's
     (["--name="], "--name is 0 bytes long"),

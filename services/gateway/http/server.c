@@ -499,7 +499,7 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         close(listener);
         http_server_free(server);
         *out = NULL;
-        return error_set(error, STATUS_INTERNAL, "cannot start the HTTP server: %m");
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the threads of the HTTP server: %m");
     }
     return STATUS_OK;
 }
