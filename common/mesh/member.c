@@ -180,8 +180,9 @@ enum status member_advertise(const struct member_address *address, char *out, si
     }
     if (!address->given && rpc_own_address(at, address->scheduler, out, out_bytes))
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", at,
-                     address->option);
+    return error_set(error, address->given ? STATUS_INVALID_ARGUMENT : STATUS_UNAVAILABLE,
+                     "others cannot connect to %s%s: set their address with --%s", at,
+                     address->given ? "" : ", and no network interface is up", address->option);
 }
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out, struct error *error)

@@ -46,7 +46,7 @@ struct member_address {
 };
 
 // Writes what was given, or where the socket listens; if that is everywhere, with this host's address on the way to the scheduler.
-// INVALID_ARGUMENT: nobody could connect there.
+// INVALID_ARGUMENT: nobody could connect there. UNAVAILABLE: this host has no other address (yet).
 enum status member_advertise(const struct member_address *address, char *out, size_t out_bytes, struct error *error) MUST_CHECK;
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out,

@@ -147,6 +147,7 @@ static void explain(int failure, struct tls_peer *peer)
     case X509_V_ERR_INVALID_PURPOSE: text = "its certificate is none of a service: a CA's own, or for another purpose"; break;
     default: break;
     }
+    peer->is_out_of_time = failure == X509_V_ERR_CERT_HAS_EXPIRED || failure == X509_V_ERR_CERT_NOT_YET_VALID;
     snprintf(peer->why, sizeof peer->why, "%s", text);
 }
 
@@ -305,7 +306,8 @@ static enum status check_own(SSL_CTX *ctx, const char *path, const char *service
 
     SSL_CTX_get0_chain_certs(ctx, &chain);
     if (!tls_verify_again(SSL_CTX_get_cert_store(ctx), SSL_CTX_get0_certificate(ctx), chain, &self))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: %s: peers would refuse it: %s", path, self.why);
+        return error_set(error, self.is_out_of_time ? STATUS_UNAVAILABLE : STATUS_INVALID_ARGUMENT,
+                         "--tls: %s: peers would refuse it: %s", path, self.why);
     *own = self.found;
     if (service && strcmp(service, rpc_role_name(own->role)) != 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: %s is for %s, and this is %s", path, rpc_role_text(own->role),
@@ -329,7 +331,8 @@ static enum status load_files(SSL_CTX *ctx, char paths[FILES][PATH_BYTES], struc
 }
 
 // Reads and checks the files: the key is the certificate's, the certificate is of the CA, has not expired, and is for the service (NULL:
-// any). The caller frees *out. NOT_FOUND, INVALID_ARGUMENT: the error names the file and what is wrong.
+// any). The caller frees *out. NOT_FOUND, INVALID_ARGUMENT, UNAVAILABLE (a certificate that has expired, or is not valid yet): the error names
+// the file and what is wrong.
 static enum status tls_files_load(const char *dir, const char *service, SSL_CTX **out, struct tls_certificate *own,
                                   struct error *error)
 {

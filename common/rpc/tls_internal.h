@@ -32,6 +32,7 @@ struct tls_peer {
     char host[254];               // that was dialed; "": it is the other end that has dialed
     struct tls_certificate found; // once tls_verify() has returned 1
     char why[200];                // what is wrong with its certificate; "": nothing is known
+    bool is_out_of_time;          // it is good at another time: it has expired, or a clock is wrong
 };
 
 // Reads a certificate, without asking whether it is signed by anyone. False: it names no role, or several; `why` says what is wrong.

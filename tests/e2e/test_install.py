@@ -1,4 +1,5 @@
 """What `make install` leaves on a machine: programs that find each other, man pages, completions in real shells, units of systemd."""
+import configparser
 import glob
 import os
 import re
@@ -145,6 +146,16 @@ def test_units(root):
     for unit in units:
         done = run("systemd-analyze", f"--root={root}", "security", "--offline=true", "--threshold=25", unit)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_units_are_started_again_as_often_as_it_takes(root):
+    """Unless a person has to change something: the exit codes 2 and 4 of docs/operations.md."""
+    for path in glob.glob(f"{root}/usr/lib/systemd/system/fastdecode*.service"):
+        unit = configparser.RawConfigParser(strict=False)
+        unit.read(path)
+        assert unit["Unit"]["StartLimitIntervalSec"] == "0", path  # five failures at once are not the end
+        service = unit["Service"]
+        assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2 4") and float(service["RestartSec"]) >= 1, path
 
 
 @pytest.mark.parametrize("service", ("up", "scheduler", "s-part", "kv-worker", "gateway"))

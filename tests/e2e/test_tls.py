@@ -120,7 +120,7 @@ def test_a_service_does_not_start_with_a_certificate_that_peers_would_refuse(tmp
         own = tmp_path / "nowhere"
     for check in ([], ["--check"]):
         done = run([os.path.join(BUILD, "bin", "kv-worker"), "--scheduler", "tls+tcp://127.0.0.1:1", "--tls", own, "--kv-memory", "1M", *check])
-        assert done.returncode == 2 and says in done.stderr, done
+        assert done.returncode == (3 if broken == "expired" else 2) and says in done.stderr, done  # later, or by another clock, it is good
 
 
 def test_plain_tcp_beyond_loopback_is_not_connected_to(tmp_path):

@@ -116,7 +116,8 @@ static enum status read_pair(struct http_tls *tls, struct error *error)
     if (!status && (pair->chain_count == 0 || !fits(pair)))
         status = error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", tls->key_path, tls->certificate_path);
     if (!status && pair->expires_s <= (uint64_t)time(NULL))
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s: the certificate has expired", tls->certificate_path);
+        status = error_set(error, STATUS_UNAVAILABLE, "--tls-cert: %s: the certificate has expired: renew it, or set the clock",
+                           tls->certificate_path);
     if (status) {
         free_pair(pair);
         return status;
