@@ -129,7 +129,7 @@ enum status log_to_file(const char *path, uint64_t max_bytes, uint32_t keep_coun
     snprintf(output.path, sizeof output.path, "%s", path);
     int fd = open_file(&bytes);
     if (fd < 0) {
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--log-file %s: %s", path, strerror(errno));
+        status = error_set(error, status_of_path(errno), "--log-file %s: %s", path, strerror(errno));
         memcpy(output.path, before, sizeof before);
     } else {
         use_file(fd);

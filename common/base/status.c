@@ -21,7 +21,7 @@ const char *status_name(enum status status)
 
 enum status status_of_path(int number)
 {
-    if (number == ENOENT || number == ENOTDIR)
+    if (number == ENOENT || number == ENOTDIR || number == EISDIR)
         return STATUS_NOT_FOUND;
     return number == EACCES || number == EPERM ? STATUS_PERMISSION_DENIED : STATUS_UNAVAILABLE;
 }

@@ -44,7 +44,8 @@ struct error {
 // Returns the gRPC name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for any other number. Never NULL.
 const char *status_name(enum status status);
 
-// Returns the status of a path that cannot be opened or made, by errno: NOT_FOUND, PERMISSION_DENIED, else UNAVAILABLE.
+// Returns the status of a path that cannot be opened or made, by errno: NOT_FOUND (or of another kind), PERMISSION_DENIED, else
+// UNAVAILABLE.
 enum status status_of_path(int number);
 
 // Writes status and text into *error unless that is NULL. Returns status.

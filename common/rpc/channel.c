@@ -537,9 +537,6 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     if (strlen(config->address) >= sizeof channel->address)
         return error_set(error, STATUS_INVALID_ARGUMENT, "an address has %zu bytes, the limit is %zu", strlen(config->address),
                          sizeof channel->address - 1);
-    if (rpc_address_lacks_port(config->address))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': a port is missing, as in tcp://127.0.0.1:7400",
-                         config->address);
     if (rpc_security_allows_dialing(loop_security(loop), config->address, error))
         return error->status;
     if (rpc_address_is_tls(config->address) && !config->peer_roles)

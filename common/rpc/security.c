@@ -94,16 +94,6 @@ static const char *tls_of(const struct rpc_security_settings *settings)
     return settings->tls && strcmp(settings->tls, "none") != 0 ? settings->tls : NULL;
 }
 
-enum status rpc_security_check(const struct rpc_security_settings *settings, const char *service, struct error *error)
-{
-    struct rpc_secret secret;
-    enum status status = rpc_secret_read(settings->mesh_secret_file, &secret, error);
-
-    if (!status && tls_of(settings))
-        status = rpc_tls_check(tls_of(settings), service, error);
-    return status;
-}
-
 enum status rpc_security_open(const struct rpc_security_settings *settings, const char *service, struct rpc_security *out,
                               struct error *error)
 {
@@ -122,20 +112,34 @@ void rpc_security_close(struct rpc_security *security)
     *security = (struct rpc_security){0};
 }
 
+// What an address may be used with.
+struct protection {
+    bool has_tls, has_secret, is_insecure;
+};
+
+static struct protection protection_of(const struct rpc_security *security)
+{
+    return (struct protection){
+        .has_tls = security->tls, .has_secret = security->secret.is_set, .is_insecure = security->is_insecure};
+}
+
 // Checks what both ends have to keep.
-static enum status check_address(const struct rpc_security *security, const char *who, const char *does, const char *address,
+static enum status check_address(const struct protection *has, const char *who, const char *does, const char *address,
                                  struct error *error)
 {
     if (!rpc_address_is_known(address))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "%s cannot %s '%s': want tls+tcp://HOST:PORT, tcp://HOST:PORT, ipc:///PATH or inproc://NAME", who, does,
                          address);
-    if (rpc_address_is_tls(address) && !security->tls)
+    if (rpc_address_lacks_port(address))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s cannot %s '%s': a port is missing, as in tcp://127.0.0.1:7400", who,
+                         does, address);
+    if (rpc_address_is_tls(address) && !has->has_tls)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "%s may not %s '%s' without a certificate: --tls DIR names a folder with one (fastdecode certs makes them)", who, does,
             address);
-    if (rpc_address_is_open(address) && !security->is_insecure)
+    if (rpc_address_is_open(address) && !has->is_insecure)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "%s may not %s '%s': anyone on the way could read and change what passes over plain tcp. Make certificates "
@@ -145,12 +149,11 @@ static enum status check_address(const struct rpc_security *security, const char
     return STATUS_OK;
 }
 
-enum status rpc_security_allows_listening(const struct rpc_security *security, const char *who, const char *address,
-                                          struct error *error)
+static enum status check_listening(const struct protection *has, const char *who, const char *address, struct error *error)
 {
-    enum status status = check_address(security, who, "listen on", address, error);
+    enum status status = check_address(has, who, "listen on", address, error);
 
-    if (!status && !security->secret.is_set && !rpc_address_is_tls(address) && !rpc_address_is_local(address))
+    if (!status && !has->has_secret && !rpc_address_is_tls(address) && !rpc_address_is_local(address))
         status =
             error_set(error, STATUS_INVALID_ARGUMENT,
                       "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
@@ -159,7 +162,35 @@ enum status rpc_security_allows_listening(const struct rpc_security *security, c
     return status;
 }
 
+static enum status check_dialing(const struct protection *has, const char *address, struct error *error)
+{
+    return check_address(has, "this service", "connect to", address, error);
+}
+
+enum status rpc_security_allows_listening(const struct rpc_security *security, const char *who, const char *address,
+                                          struct error *error)
+{
+    const struct protection has = protection_of(security);
+    return check_listening(&has, who, address, error);
+}
+
 enum status rpc_security_allows_dialing(const struct rpc_security *security, const char *address, struct error *error)
 {
-    return check_address(security, "this service", "connect to", address, error);
+    const struct protection has = protection_of(security);
+    return check_dialing(&has, address, error);
+}
+
+enum status rpc_security_check(const struct rpc_security_settings *settings, const char *service,
+                               const struct rpc_security_addresses *addresses, struct error *error)
+{
+    struct rpc_secret secret;
+    enum status status = rpc_secret_read(settings->mesh_secret_file, &secret, error);
+    const struct protection has = {.has_tls = tls_of(settings), .has_secret = secret.is_set, .is_insecure = settings->is_insecure};
+
+    if (!status && has.has_tls)
+        status = rpc_tls_check(tls_of(settings), service, error);
+    for (uint32_t i = 0; !status && i < ARRAY_COUNT(addresses->listens); i++)
+        if (addresses->listens[i])
+            status = check_listening(&has, service, addresses->listens[i], error);
+    return status || !addresses->dials ? status : check_dialing(&has, addresses->dials, error);
 }

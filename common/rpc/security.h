@@ -60,8 +60,14 @@ struct rpc_security {
     bool is_insecure;
 };
 
-// Checks the files and keeps nothing. service: whose certificate it must be; NULL: any service's.
-enum status rpc_security_check(const struct rpc_security_settings *settings, const char *service, struct error *error) MUST_CHECK;
+// Where a service is going to listen and what it connects to; NULL: nowhere.
+struct rpc_security_addresses {
+    const char *listens[2], *dials;
+};
+
+// Checks the files, and that the addresses may be used with them; keeps nothing and opens none. service: whose certificate it must be.
+enum status rpc_security_check(const struct rpc_security_settings *settings, const char *service,
+                               const struct rpc_security_addresses *addresses, struct error *error) MUST_CHECK;
 // Reads the files. rpc_security_close() is called once all loops are closed; *out may be zeroed for it.
 enum status rpc_security_open(const struct rpc_security_settings *settings, const char *service, struct rpc_security *out,
                               struct error *error) MUST_CHECK;

@@ -354,9 +354,6 @@ static enum status listen_on(struct rpc_server *server, const char *address, str
 
     if (server->address_count == ADDRESSES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ADDRESSES_MAX);
-    if (rpc_address_lacks_port(address))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot listen on '%s': a port is missing, as in tcp://127.0.0.1:7400",
-                         address);
     if (rpc_security_allows_listening(loop_security(server->loop), server->service, address, error))
         return error->status;
     const char *wrong = endpoint_listen(&server->endpoint, address, &port);

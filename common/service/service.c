@@ -2,11 +2,14 @@
 #include "common/service/service.h"
 
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -32,6 +35,28 @@ struct service {
     pthread_t signal_thread;
 };
 
+// Checks that a start could write what a setting names: a file or folder that is there, or else the folder in which it would be made.
+static enum status check_written(const struct option *option, struct error *error)
+{
+    const char *path = *(const char *const *)option->target;
+    const bool wants_folder = !strncmp(option->value_name, "DIR", 3);
+    char around[PATH_MAX];
+    struct stat info;
+    int failed = 0;
+
+    if (!path || options_is_word(option, path))
+        return STATUS_OK;
+    if (stat(path, &info)) {
+        snprintf(around, sizeof around, "%s", path);
+        failed = access(dirname(around), W_OK | X_OK) ? errno : 0;
+    } else if (S_ISDIR(info.st_mode) != wants_folder) {
+        failed = wants_folder ? ENOTDIR : EISDIR;
+    } else {
+        failed = access(path, W_OK) ? errno : 0;
+    }
+    return failed ? error_set(error, status_of_path(failed), "--%s %s: %s", option->name, path, strerror(failed)) : STATUS_OK;
+}
+
 enum status service_options(struct service *service, const struct option *options, uint32_t option_count, struct error *error)
 {
     struct option table[OPTIONS_MAX];
@@ -52,12 +77,15 @@ enum status service_options(struct service *service, const struct option *option
     enum status status = options_parse(&program, service->argc, service->argv, error);
 
     service->check_only = program.check_only;
-    if (!status) {
-        const struct option log = {"log-file", OPTION_WRITTEN_PATH, &program.log_file, NULL, NULL, 0, 0};
-        sandbox_name(&service->sandbox, options, option_count);
-        sandbox_name(&service->sandbox, &log, 1);
-    }
-    return status;
+    if (status)
+        return status;
+    const struct option log = {"log-file", OPTION_WRITTEN_PATH, &program.log_file, "FILE", NULL, 0, 0};
+    sandbox_name(&service->sandbox, options, option_count);
+    sandbox_name(&service->sandbox, &log, 1);
+    for (uint32_t i = 0; program.check_only && !status && i < option_count; i++)
+        if (options[i].kind == OPTION_WRITTEN_PATH)
+            status = check_written(&options[i], error);
+    return status || !program.check_only ? status : check_written(&log, error);
 }
 
 void service_name_file(struct service *service, const char *path, bool writes) { sandbox_add(&service->sandbox, path, writes); }

@@ -192,7 +192,7 @@ static enum status open_file(const struct trace_config *config, struct error *er
 
     trace.fd = open(config->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (config->append ? 0 : O_TRUNC), 0644);
     if (trace.fd < 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--trace %s: %s", config->path, strerror(errno));
+        return error_set(error, status_of_path(errno), "--trace %s: %s", config->path, strerror(errno));
     flock(trace.fd, LOCK_EX);
     bool ok = fstat(trace.fd, &info) == 0 && (info.st_size > 0 || write(trace.fd, "[\n", 2) == 2);
     flock(trace.fd, LOCK_UN);

@@ -59,7 +59,7 @@ struct trace_config {
     uint32_t ring_spans;  // of a track, a power of two; 0: TRACE_RING_SPANS
 };
 
-// Opens the trace; once per process, before any track. INVALID_ARGUMENT: the file cannot be written, *error says why.
+// Opens the trace; once per process, before any track. A file that cannot be written: as status_of_path(), *error says why.
 enum status trace_open(const struct trace_config *config, struct error *error) MUST_CHECK;
 
 // Returns a new track, which lives until trace_close(); NULL without a trace, without memory, or beyond TRACE_TRACKS_MAX. name is

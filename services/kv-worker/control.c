@@ -373,6 +373,15 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
     return ok;
 }
 
+enum status control_advertise(struct worker *worker, const char *listening, struct error *error)
+{
+    const struct member_address address = {.given = worker->settings.advertise,
+                                           .listening = listening,
+                                           .scheduler = worker->settings.scheduler,
+                                           .option = "advertise"};
+    return member_advertise(&address, worker->control_address, sizeof worker->control_address, error);
+}
+
 enum status control_open(struct worker *worker, struct error *error)
 {
     const struct rpc_method methods[] = {
@@ -399,11 +408,7 @@ enum status control_open(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    const struct member_address address = {.given = worker->settings.advertise,
-                                           .listening = rpc_server_address(worker->control.server, 0),
-                                           .scheduler = worker->settings.scheduler,
-                                           .option = "advertise"};
-    if ((status = member_advertise(&address, worker->control_address, sizeof worker->control_address, error)))
+    if ((status = control_advertise(worker, rpc_server_address(worker->control.server, 0), error)))
         return status;
     const struct member_config member = {
         .scheduler = worker->settings.scheduler,

@@ -27,6 +27,15 @@ struct worker_program {
 
 // --- the tensor thread ---
 
+static enum status advertise_tensors(struct worker *worker, const char *listening, struct error *error)
+{
+    const struct member_address address = {.given = worker->settings.advertise_tensors,
+                                           .listening = listening,
+                                           .scheduler = worker->settings.scheduler,
+                                           .option = "advertise-tensors"};
+    return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
+}
+
 static enum status open_tensors(struct worker *worker, struct error *error)
 {
     const struct rpc_method methods[] = {
@@ -48,11 +57,7 @@ static enum status open_tensors(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    const struct member_address address = {.given = worker->settings.advertise_tensors,
-                                           .listening = rpc_server_address(worker->tensors.server, 0),
-                                           .scheduler = worker->settings.scheduler,
-                                           .option = "advertise-tensors"};
-    return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
+    return advertise_tensors(worker, rpc_server_address(worker->tensors.server, 0), error);
 }
 
 static void *tensor_main(void *arg)
@@ -129,8 +134,9 @@ static enum status configure(struct service *service, void *state, struct error 
     }
     if (!status)
         status = member_check_name(s->name, error);
+    const struct rpc_security_addresses addresses = {.listens = {s->listen, s->listen_tensors}, .dials = s->scheduler};
     if (!status)
-        status = rpc_security_check(&s->security, "kv-worker", error);
+        status = rpc_security_check(&s->security, "kv-worker", &addresses, error);
     if (!status)
         status = otlp_check_endpoint(s->otlp_endpoint, error);
     if (!status)
@@ -148,6 +154,16 @@ static enum status check_memory(const struct worker *worker, struct error *error
         snprintf(parts, sizeof parts, "numa_node=%s node_mib=%.1f", worker->settings.numa_node,
                  (double)worker->binding.total_bytes / 1048576);
     return memory_plan_check(&memory, parts, error);
+}
+
+static enum status check(void *state, struct error *error)
+{
+    struct worker *worker = state;
+    enum status status = check_memory(worker, error);
+
+    if (!status)
+        status = control_advertise(worker, worker->settings.listen, error);
+    return status ? status : advertise_tensors(worker, worker->settings.listen_tensors, error);
 }
 
 static enum status start(void *state, struct error *error)
@@ -236,6 +252,7 @@ int main(int argc, char **argv)
                                                    .signals_handled = 2,
                                                    .configure = configure,
                                                    .probe = probe,
+                                                   .check = check,
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,

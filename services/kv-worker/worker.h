@@ -149,6 +149,8 @@ extern const struct handover_pages worker_pages;
 
 // control.c: on the control thread.
 enum status control_open(struct worker *worker, struct error *error) MUST_CHECK;
+// Fills in the address at which others connect to the control socket, which listens at `listening`. As member_advertise().
+enum status control_advertise(struct worker *worker, const char *listening, struct error *error) MUST_CHECK;
 void control_close(struct worker *worker);
 void control_drain(struct worker *worker);
 

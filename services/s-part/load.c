@@ -266,10 +266,9 @@ static enum status choose_kv_type(struct s_part *s_part, struct backend_config *
     return STATUS_OK;
 }
 
-enum status load_model(struct s_part *s_part, struct error *error)
+enum status load_plan(struct s_part *s_part, struct backend_config *config, struct error *error)
 {
     struct engine *engine = &s_part->engine;
-    uint64_t began_us = clock_now_us();
     enum status status;
 
     if (model_open(s_part->settings.model_path, &s_part->loaded.model, error))
@@ -283,23 +282,33 @@ enum status load_model(struct s_part *s_part, struct error *error)
         return status;
     if ((status = choose_pooling(s_part, error)))
         return status;
-    struct backend_config config = backend_config(s_part);
+    *config = backend_config(s_part);
     engine->ops = s_part->loaded.device.ops;
     if (!strcmp(s_part->settings.device_name, "auto") && engine->ops == &backend_cpu) // a warning: the device may have been lost
         log_warn("DEVICE", "chosen=\"%s\"", s_part->loaded.device.line);
     else
         log_info("DEVICE", "chosen=\"%s\"", s_part->loaded.device.line);
-    if ((status = fill_device(s_part, &config, error)) || (status = weights_choose_memory(s_part, &config, error)) ||
-        (status = weights_choose_path(s_part, &config, error)))
+    if ((status = fill_device(s_part, config, error)) || (status = weights_choose_memory(s_part, config, error)) ||
+        (status = weights_choose_path(s_part, config, error)))
         return status;
     if ((status = check_kv_choice(s_part, error)) || (status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
         return status;
     if (s_part->settings.local_pool && s_part->loaded.plan.pool_pages == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
                          (unsigned long long)s_part->settings.local_pool, (unsigned long long)s_part->loaded.plan.pool_page_bytes);
-    if ((status = engine->ops->open(&config, &engine->backend, error)))
-        return status;
+    return STATUS_OK;
+}
+
+enum status load_model(struct s_part *s_part, struct error *error)
+{
+    struct engine *engine = &s_part->engine;
+    uint64_t began_us = clock_now_us();
+    struct backend_config config;
     struct backend_info info;
+    enum status status;
+
+    if ((status = load_plan(s_part, &config, error)) || (status = engine->ops->open(&config, &engine->backend, error)))
+        return status;
     engine->ops->info(engine->backend, &info);
     if ((status = choose_kv_type(s_part, &config, error)))
         return status;

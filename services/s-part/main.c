@@ -27,6 +27,7 @@ int main(int argc, char **argv)
                                                    .purpose = "weights, forward pass, sampling and the local KV pool",
                                                    .configure = configure,
                                                    .probe = probe,
+                                                   .check = serve_check,
                                                    .start = serve_open,
                                                    .serve = serve_run,
                                                    .wake = wake,

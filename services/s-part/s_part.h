@@ -100,7 +100,9 @@ enum status settings_parse(struct service *service, struct s_part_settings *sett
 enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error) MUST_CHECK;
 enum status weights_choose_path(struct s_part *s_part, struct backend_config *config, struct error *error) MUST_CHECK;
 
-// load.c: logs the memory plan, checks that it fits, and opens the model and the backend.
+// load.c. plan: opens the model, chooses the device, logs the memory plan and checks that it fits, and fills *config; also after a failure
+// the caller closes the model (NULL is allowed). model: the same, and opens the backend.
+enum status load_plan(struct s_part *s_part, struct backend_config *config, struct error *error) MUST_CHECK;
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
 // Returns the shape of the model's K and V in workers and the local pool.
 struct kv_shape load_kv_shape(const struct s_part *s_part);
@@ -110,8 +112,9 @@ void load_measure(struct s_part *s_part);
 // membership.c: on the control loop.
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
-// serve.c. open: loads, listens, registers, and starts the engine's thread. run: returns when the service is asked to stop or must
+// serve.c. check: whether open would refuse at once; opens no socket. open: loads, listens, registers, and starts the engine's thread. run: returns when the service is asked to stop or must
 // be started again. close: ends everything that open has started; call it after a successful open. They are a service_program's (service.h).
+enum status serve_check(void *s_part, struct error *error) MUST_CHECK;
 enum status serve_open(void *s_part, struct error *error) MUST_CHECK;
 enum status serve_run(struct service *service, void *s_part, struct error *error) MUST_CHECK;
 void serve_close(void *s_part);

@@ -54,6 +54,23 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
     return false;
 }
 
+// Finds the addresses at which others are to connect. tensors: where the socket of --listen-tensors listens; NULL: there is none.
+static enum status advertise(struct s_part *s_part, const char *listening, const char *tensors, struct error *error)
+{
+    const struct s_part_settings *s = &s_part->settings;
+    const struct member_address address = {
+        .given = s->advertise, .listening = listening, .scheduler = s->scheduler, .option = "advertise"};
+    enum status status = member_advertise(&address, s_part->server.address, sizeof s_part->server.address, error);
+
+    if (status)
+        return status;
+    const struct member_address tensor_address = {.given = s->advertise_tensors,
+                                                  .listening = tensors ? tensors : s_part->server.address,
+                                                  .scheduler = s->scheduler,
+                                                  .option = "advertise-tensors"};
+    return member_advertise(&tensor_address, s_part->server.tensor_address, sizeof s_part->server.tensor_address, error);
+}
+
 static enum status open_server(struct s_part *s_part, struct error *error)
 {
     const struct s_part_settings *s = &s_part->settings;
@@ -90,20 +107,35 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     enum status status = rpc_server_open(engine->loop, &config, &s_part->server.rpc, error);
     if (status)
         return status;
-    const struct member_address address = {.given = s->advertise,
-                                           .listening = rpc_server_address(s_part->server.rpc, 0),
-                                           .scheduler = s->scheduler,
-                                           .option = "advertise"};
-    if ((status = member_advertise(&address, s_part->server.address, sizeof s_part->server.address, error)))
+    if ((status = advertise(s_part, rpc_server_address(s_part->server.rpc, 0),
+                            s->listen_tensors ? rpc_server_address(s_part->server.rpc, 1) : NULL, error)))
         return status;
-    const struct member_address tensors = {.given = s->advertise_tensors,
-                                           .listening = s->listen_tensors ? rpc_server_address(s_part->server.rpc, 1)
-                                                                          : s_part->server.address,
-                                           .scheduler = s->scheduler,
-                                           .option = "advertise-tensors"};
     log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server.rpc, 0),
              s_part->server.address);
-    return member_advertise(&tensors, s_part->server.tensor_address, sizeof s_part->server.tensor_address, error);
+    return STATUS_OK;
+}
+
+static enum status open_threads(struct s_part *s_part, struct error *error)
+{
+    const struct s_part_settings *s = &s_part->settings;
+
+    if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    thread_pool_spread(s_part->pool, s->binding.sets, s->binding.set_count);
+    return STATUS_OK;
+}
+
+enum status serve_check(void *state, struct error *error)
+{
+    struct s_part *s_part = state;
+    struct backend_config config;
+    enum status status = advertise(s_part, s_part->settings.listen, s_part->settings.listen_tensors, error);
+
+    if (!status && !(status = open_threads(s_part, error))) // the plan has memory of each thread
+        status = load_plan(s_part, &config, error);
+    model_close(s_part->loaded.model);
+    thread_pool_close(s_part->pool);
+    return status;
 }
 
 enum status serve_open(void *state, struct error *error)
@@ -121,10 +153,10 @@ enum status serve_open(void *state, struct error *error)
         return status;
     s_part->incarnation = member_incarnation();
     numa_enter(&s->binding); // before there are threads, which inherit it, and before anything is loaded
-    if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control.loop) ||
-        rpc_loop_open(&engine->loop))
+    if ((status = open_threads(s_part, error)))
+        return status;
+    if (rpc_loop_open(&s_part->control.loop) || rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
-    thread_pool_spread(s_part->pool, s->binding.sets, s->binding.set_count);
     if ((status = rpc_security_open(&s->security, "s-part", &s_part->security, error)))
         return status;
     rpc_loop_set_security(s_part->control.loop, &s_part->security);

@@ -108,11 +108,12 @@ static enum status choose_binding(struct s_part_settings *s, struct error *error
 
 static enum status check(struct s_part_settings *s, struct error *error)
 {
+    const struct rpc_security_addresses addresses = {.listens = {s->listen, s->listen_tensors}, .dials = s->scheduler};
     enum status status;
 
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
-    if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", error)) ||
+    if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", &addresses, error)) ||
         (status = parse_kv_type(s, error)) || (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) ||
         (status = parse_layers(s, error)) || (status = otlp_check_endpoint(s->otlp_endpoint, error)))
         return status;

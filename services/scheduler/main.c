@@ -50,7 +50,8 @@ static enum status configure(struct service *service, void *state, struct error 
         status = sched_admission_choose(admission, s->spacing, &s->admission, error);
     if (!status)
         status = otlp_check_endpoint(s->otlp_endpoint, error);
-    return status ? status : rpc_security_check(&s->security, "scheduler", error);
+    const struct rpc_security_addresses addresses = {.listens = {s->listen}};
+    return status ? status : rpc_security_check(&s->security, "scheduler", &addresses, error);
 }
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
@@ -96,19 +97,27 @@ static enum status open_server(struct scheduler *scheduler, struct error *error)
     return rpc_server_open(scheduler->host.loop, &config, &scheduler->host.server, error);
 }
 
+static enum status check_memory(void *state, struct error *error)
+{
+    const struct scheduler *scheduler = state;
+    const uint32_t requests = scheduler_requests_max(&scheduler->settings);
+    const struct memory_plan memory = {.fixed_bytes = (uint64_t)requests * REQUEST_BYTES +
+                                                      SETTLING_MAX * sizeof *scheduler->claims.settling};
+    char parts[64];
+
+    snprintf(parts, sizeof parts, "requests=%u", requests);
+    return memory_plan_check(&memory, parts, error);
+}
+
 static enum status start(void *state, struct error *error)
 {
     struct scheduler *scheduler = state;
-    uint32_t requests = scheduler_requests_max(&scheduler->settings);
-    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->claims.settling};
+    const uint32_t requests = scheduler_requests_max(&scheduler->settings);
     const struct trace_config trace = {
         .path = scheduler->settings.trace, .append = scheduler->settings.trace_append, .process = "scheduler", .order = 2};
     const struct otlp_config traces = {.endpoint = scheduler->settings.otlp_endpoint, .service = "fastdecode-scheduler"};
-    char parts[64];
-    enum status status;
+    enum status status = check_memory(scheduler, error);
 
-    snprintf(parts, sizeof parts, "requests=%u", requests);
-    status = memory_plan_check(&memory, parts, error);
     if (!status)
         status = trace_open(&trace, error);
     if (!status)
@@ -198,6 +207,7 @@ int main(int argc, char **argv)
         .purpose = "queues, places and batches sequences, and keeps the list of the mesh's members",
         .configure = configure,
         .probe = probe,
+        .check = check_memory,
         .start = start,
         .serve = serve,
         .wake = wake,

@@ -108,15 +108,16 @@ def test_run_dir_that_is_a_file(folder):
 def test_run_dir_that_others_can_open(folder):
     """Logs have prompts in them, and whoever may write there could put a socket in a service's place."""
     (folder / "run").mkdir(mode=0o755)
-    done = up(folder, "--port", "0")
-    assert done.returncode == 2 and "has mode 755" in done.stderr and "chmod 700" in done.stderr
+    for done in (up(folder, "--port", "0"), up(folder, "--check")):
+        assert done.returncode == 2 and "has mode 755" in done.stderr and "chmod 700" in done.stderr
     assert not list((folder / "run").iterdir())
 
 
 def test_damaged_model(folder):
     (folder / "damaged.gguf").write_bytes(pathlib.Path(tiny()).read_bytes()[:100_000])
-    done = up(folder, "--port", "0", "--model", str(folder / "damaged.gguf"))
-    assert done.returncode == 4 and "damaged.gguf: " in done.stderr  # the model file
+    for more in (["--port", "0"], ["--check"]):
+        done = up(folder, *more, "--model", str(folder / "damaged.gguf"))
+        assert done.returncode == 4 and "damaged.gguf: " in done.stderr  # the model file
 
 
 @pytest.mark.parametrize("options, code, says", [
@@ -125,12 +126,37 @@ def test_damaged_model(folder):
     (["--compute", "q"], 2, '--compute is "q"'), (["--admission", "greedy", "--spacing", "8"], 2, "--spacing 8 with --admission greedy"),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
+    (["--kv-memory", "900T"], 3, "MiB of KV pages are asked for"), (["--local-pool", "900T"], 3, "MiB of KV pages are asked for"),
+    (["--batch-dir", "/nothing/batches"], 2, "--batch-dir /nothing/batches: No such file"), (["--trace", "/nothing/trace"], 2, "/nothing/trace: No such file"),
     (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
     (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], 2, "--kv-type int8 on a GPU wants KV workers")])
 def test_check_says_what_is_wrong(folder, options, code, says):
     done = up(folder, "--check", *options)
     assert done.returncode == code and says in done.stderr
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("service, options, code, says", [
+    ("s-part", ["--model", "/nothing"], 4, "/nothing: No such file"),
+    ("s-part", ["--model", MODEL, "--local-pool", "900T"], 3, "MiB of KV pages are asked for"),
+    ("s-part", ["--model", MODEL, "--local-pool", "1"], 2, "is less than one page"),
+    ("s-part", ["--model", MODEL, "--layers", "29:40"], 2, "--layers 29:40: the model has 30"),
+    ("s-part", ["--model", MODEL, "--cache-dir", "/nothing"], 2, "/nothing: "),
+    ("s-part", ["--model", MODEL, "--advertise", "tcp://0.0.0.0:1"], 2, "--advertise"),
+    ("kv-worker", ["--kv-memory", "900T"], 3, "MiB of KV pages are asked for"),
+    ("kv-worker", ["--listen", "tcp://0.0.0.0:7402"], 2, "kv-worker may not listen on 'tcp://0.0.0.0:7402'"),
+    ("kv-worker", ["--advertise-tensors", "tcp://0.0.0.0:1"], 2, "--advertise-tensors"),
+    ("kv-worker", ["--trace", "/nothing/trace"], 2, "--trace /nothing/trace: No such file"),
+    ("kv-worker", ["--log-file", "/"], 2, "--log-file /: Is a directory"),
+    ("scheduler", ["--listen", "tcp://127.0.0.1"], 2, "a port is missing"),
+    ("gateway", ["--model", MODEL], 2, "--scheduler is required"),
+    ("gateway", ["--model", MODEL, "--scheduler", "127.0.0.1:7400"], 2, "cannot connect to '127.0.0.1:7400'"),
+    ("gateway", ["--model", MODEL, "--scheduler", "tcp://127.0.0.1:1", "--audit", "/nothing/audit"], 2, "--audit /nothing/audit: No such file"),
+])
+def test_check_refuses_what_a_start_does(service, options, code, says):
+    for check in ([], ["--check"]):
+        done = run([os.path.join(BUILD, "bin", service), *options, *check])
+        assert done.returncode == code and says in done.stderr, done
 
 
 def defaults_of(*command):

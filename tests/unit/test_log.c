@@ -171,7 +171,7 @@ static void a_file_is_rotated_by_size_and_count(void **state)
 static void a_file_that_cannot_be_opened_is_an_error(void **state)
 {
     struct error error;
-    assert_int_equal(log_to_file("/proc/nothing/here", 65536, 2, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(log_to_file("/proc/nothing/here", 65536, 2, &error), STATUS_NOT_FOUND);
     assert_non_null(strstr(error.text, "--log-file /proc/nothing/here: No such file"));
 }
 

@@ -224,7 +224,7 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
     const struct trace_config config = {.path = "/nowhere/trace.json", .process = "test"};
     struct error error;
 
-    assert_int_equal(trace_open(&config, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(trace_open(&config, &error), STATUS_NOT_FOUND);
     assert_string_equal(error.text, "--trace /nowhere/trace.json: No such file or directory");
     assert_null(trace_track_open("track"));
     trace_close();

@@ -374,17 +374,15 @@ int eval_main(int argc, char **argv)
     bool check_only;
     enum status status = parse(&s, argc, argv, &check_only, &error);
 
-    if (!status && check_only)
-        return 0;
     if (!status)
         status = open_subject(&s, &subject, &error);
-    if (!status && s.table) {
+    if (!status && s.table && !check_only) {
         json_t *rows = json_array();
         status = run_table(&s, &subject, rows, &error);
         if (!status && s.json && print_json(json_incref(rows)))
             status = error_set(&error, STATUS_INTERNAL, "cannot write JSON");
         json_decref(rows);
-    } else if (!status) {
+    } else if (!status && !check_only) {
         status = run_one(&s, &subject, &error);
     }
     close_subject(&subject);

@@ -412,9 +412,9 @@ enum status quantize_file(const struct quantize_request *request, struct quantiz
         status = survey(&w);
     if (!status)
         status = check_out(&w);
-    if (!status && !(w.buffer = malloc(BUFFER_BYTES)))
+    if (!status && !request->check_only && !(w.buffer = malloc(BUFFER_BYTES)))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate %d bytes", BUFFER_BYTES);
-    if (!status)
+    if (!status && !request->check_only)
         status = write_out(&w);
     free(w.buffer);
     gguf_close(w.gguf);
@@ -473,8 +473,7 @@ int quantize_main(int argc, char **argv)
         status = quantize_type_parse(type, &r.type, &error);
     if (!status && program.operand_count != 2)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "want IN and OUT, two names of files (see --help)");
-    if (!status && program.check_only)
-        return 0;
+    r.check_only = program.check_only;
     if (!status && thread_pool_open(threads ? threads : cpu_count_usable(), &r.pool))
         status = error_set(&error, STATUS_RESOURCE_EXHAUSTED, "no threads");
     if (!status) {
@@ -488,6 +487,7 @@ int quantize_main(int argc, char **argv)
         fprintf(stderr, "fastdecode quantize: %s\n", error.text);
         return status == STATUS_CANCELLED ? INTERRUPTED : (int)error_exit_code(&error);
     }
-    print_result(&r, &result, (double)(clock_now_us() - began_us) / 1e6);
+    if (!r.check_only)
+        print_result(&r, &result, (double)(clock_now_us() - began_us) / 1e6);
     return 0;
 }

@@ -14,6 +14,7 @@ struct quantize_request {
     const char *in, *out;
     enum tensor_type type;             // one of ENCODE_TYPES
     bool requantize;                   // matrices that are quantized already, too
+    bool check_only;                   // read and check what there is, write nothing
     struct thread_pool *pool;          // borrowed
     const volatile sig_atomic_t *stop; // set by a signal: give up; NULL: nothing does
 };

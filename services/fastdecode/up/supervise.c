@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -34,15 +35,23 @@ static void watched_signals(sigset_t *set)
 
 // A folder that others may write to, or one that they own, would let them read prompts in logs and put sockets of their own in the
 // services' place. A symbolic link could be pointed elsewhere later.
-static enum status check_run_dir(const char *run_dir, struct error *error)
+enum status supervise_check_run_dir(const char *run_dir, struct error *error)
 {
+    char around[SUPERVISE_RUN_DIR_BYTES];
     struct stat info;
+
+    if (strlen(run_dir) >= SUPERVISE_RUN_DIR_BYTES - 32)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: longer than %d bytes (socket paths in it would not fit)",
+                         run_dir, SUPERVISE_RUN_DIR_BYTES - 32);
     int fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool known = fd >= 0 && fstat(fd, &info) == 0;
     int reason = errno;
 
     if (fd >= 0)
         close(fd);
+    snprintf(around, sizeof around, "%s", run_dir);
+    if (!known && reason == ENOENT && !access(dirname(around), W_OK | X_OK))
+        return STATUS_OK; // it can be made
     if (!known)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(reason));
     if (info.st_uid != geteuid())
@@ -62,12 +71,11 @@ enum status supervise_open(struct supervisor *supervisor, const char *run_dir, s
 
     memset(supervisor, 0, sizeof *supervisor);
     supervisor->signal_fd = supervisor->lock_fd = -1;
-    if (strlen(run_dir) >= sizeof supervisor->run_dir - 32)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: longer than %zu bytes (socket paths in it would not fit)",
-                         run_dir, sizeof supervisor->run_dir - 32);
+    if (supervise_check_run_dir(run_dir, error))
+        return error->status;
     if (mkdir(run_dir, 0700) && errno != EEXIST)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(errno));
-    if (check_run_dir(run_dir, error))
+    if (supervise_check_run_dir(run_dir, error))
         return error->status;
     snprintf(supervisor->run_dir, sizeof supervisor->run_dir, "%s", run_dir);
     snprintf(path, sizeof path, "%s/lock", run_dir);

@@ -13,6 +13,7 @@
 enum {
     SUPERVISE_CHILDREN_MAX = 80,
     SUPERVISE_ARGUMENTS_MAX = 64,
+    SUPERVISE_RUN_DIR_BYTES = 96,
     // Failed starts in a row, before the mesh serves, after which a child is given up. After EXIT_CODE_SETTINGS or
     // EXIT_CODE_MODEL the first is enough.
     SUPERVISE_FAILED_STARTS_MAX = 3,
@@ -34,7 +35,7 @@ struct child {
 };
 
 struct supervisor {
-    char run_dir[96];
+    char run_dir[SUPERVISE_RUN_DIR_BYTES];
     struct child children[SUPERVISE_CHILDREN_MAX];
     uint32_t child_count;
     int signal_fd; // SIGCHLD, SIGTERM, SIGINT, SIGHUP
@@ -45,6 +46,9 @@ struct supervisor {
     bool no_restarts; // set by the caller: children that end are not started again
     uint64_t stop_asked_us;
 };
+
+// Checks a folder that is there, or that it can be made, as supervise_open() does.
+enum status supervise_check_run_dir(const char *run_dir, struct error *error) MUST_CHECK;
 
 // Makes the folder (mode 0700) if it is missing; an existing one must belong to this user and be closed to others. Blocks the signals
 // that supervise_wait() reads.

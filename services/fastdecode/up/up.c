@@ -421,9 +421,19 @@ static int watch(struct up *up)
     return 0;
 }
 
+static int fail(const struct error *error)
+{
+    fprintf(stderr, "fastdecode up: %s\n", error->text);
+    return error_exit_code(error);
+}
+
 // Every program reads its own settings with --check: the first that refuses them says why, and its exit code is returned.
 static int check_all(struct up *up)
 {
+    struct error error;
+
+    if (up->settings.run_dir && supervise_check_run_dir(up->settings.run_dir, &error))
+        return fail(&error);
     snprintf(up->supervisor.run_dir, sizeof up->supervisor.run_dir, "/tmp");
     add_all(up);
     for (uint32_t i = 0; i < up->supervisor.child_count; i++) {
@@ -462,12 +472,6 @@ static enum status prepare(struct up *up, struct error *error)
         return status;
     status = make_secret(up, error);
     return status ? status : trace_open(&trace, error);
-}
-
-static int fail(const struct error *error)
-{
-    fprintf(stderr, "fastdecode up: %s\n", error->text);
-    return error_exit_code(error);
 }
 
 int up_main(int argc, char **argv)

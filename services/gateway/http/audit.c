@@ -37,10 +37,10 @@ enum status audit_open(const char *path, struct audit **out, struct error *error
     }
     audit->fd = open_file(path);
     if (audit->fd < 0) {
-        error_set(error, STATUS_PERMISSION_DENIED, "--audit %s: %s", path, strerror(errno));
+        enum status status = error_set(error, status_of_path(errno), "--audit %s: %s", path, strerror(errno));
         free(audit->path);
         free(audit);
-        return STATUS_PERMISSION_DENIED;
+        return status;
     }
     pthread_mutex_init(&audit->lock, NULL);
     *out = audit;

@@ -62,6 +62,9 @@ struct http_config {
     void *arg;
 };
 
+// Looks a host's name up, as http_server_start() does. INVALID_ARGUMENT: there is none. UNAVAILABLE: nobody answers now. May block.
+enum status http_server_check_host(const char *host, struct error *error) MUST_CHECK;
+
 // Listens and starts the threads. config is copied, its strings are borrowed. The caller stops *out.
 enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error) MUST_CHECK;
 uint32_t http_server_port(const struct http_server *server);

@@ -386,21 +386,39 @@ static void raise_file_limit(uint32_t connections)
         log_warn("HTTP-FILE-LIMIT", "open_files=%llu wanted=%llu", (unsigned long long)limit.rlim_cur, (unsigned long long)wanted);
 }
 
+// *out is freed with freeaddrinfo().
+static enum status resolve_host(const char *host, const char *service, struct addrinfo **out, struct error *error)
+{
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    const int code = getaddrinfo(host, service, &hints, out);
+
+    return code == 0 ? STATUS_OK
+                     : error_set(error, code == EAI_AGAIN ? STATUS_UNAVAILABLE : STATUS_INVALID_ARGUMENT, "--host %s: %s", host,
+                                 gai_strerror(code));
+}
+
+enum status http_server_check_host(const char *host, struct error *error)
+{
+    struct addrinfo *list = NULL;
+    const enum status status = resolve_host(host, "0", &list, error);
+
+    if (!status)
+        freeaddrinfo(list);
+    return status;
+}
+
 // A listening socket, or -1 with *error. Not libmicrohttpd's, which cannot take a host's name or say why it failed.
 static int open_listener(const struct http_config *config, uint32_t *port, struct error *error)
 {
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *list, *at;
+    struct addrinfo *list, *at;
     struct sockaddr_storage bound;
     socklen_t bound_bytes = sizeof bound;
     char service[16];
-    int fd = -1, one = 1, code;
+    int fd = -1, one = 1;
 
     snprintf(service, sizeof service, "%u", config->port);
-    code = getaddrinfo(config->host, service, &hints, &list);
-    if (code != 0) {
-        error_set(error, STATUS_INVALID_ARGUMENT, "--host %s: %s", config->host, gai_strerror(code));
+    if (resolve_host(config->host, service, &list, error))
         return -1;
-    }
     for (at = list; at && fd < 0; at = at->ai_next) {
         fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)

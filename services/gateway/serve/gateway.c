@@ -158,14 +158,20 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
     struct language *language = NULL;
     struct keys *keys = NULL, *admin_keys = NULL;
     struct http_tls *tls = NULL;
-    enum status status = open_language(config, &language, error);
+    const struct rpc_security_addresses addresses = {.listens = {config->listen}, .dials = config->scheduler};
+    enum status status = config->scheduler ? open_language(config, &language, error)
+                                           : error_set(error, STATUS_INVALID_ARGUMENT, "--scheduler is required");
 
     if (status == STATUS_OK)
         status = open_keys(config, &keys, &admin_keys, error);
     if (status == STATUS_OK)
-        status = rpc_security_check(&config->security, "gateway", error);
+        status = rpc_security_check(&config->security, "gateway", &addresses, error);
     if (status == STATUS_OK)
         status = open_tls(config, &tls, error);
+    if (status == STATUS_OK)
+        status = http_server_check_host(config->host, error);
+    if (status == STATUS_OK && config->admin_host)
+        status = http_server_check_host(config->admin_host, error);
     http_tls_close(tls);
     keys_close(admin_keys);
     keys_close(keys);

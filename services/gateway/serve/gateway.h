@@ -58,7 +58,7 @@ struct gateway_config {
 // Sets every field to its default.
 void gateway_defaults(struct gateway_config *config);
 
-// Reads and checks the model's metadata, the chat template and the keys, and nothing else.
+// Reads and checks the model's metadata, the chat template, keys and certificates, and checks the addresses; listens nowhere.
 enum status gateway_check(const struct gateway_config *config, struct error *error) MUST_CHECK;
 
 // Starts everything. config's strings are borrowed. The scheduler need not be there yet. The caller closes *out.
