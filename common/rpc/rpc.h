@@ -143,6 +143,8 @@ struct rpc_server_config {
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT
     uint32_t silence_ms;        // for how long a client may owe acknowledgements and say nothing; 0: RPC_SILENCE_MS_DEFAULT
     bool (*ready)(void *user, char *reason, size_t reason_bytes); // for Health.Check; NULL: always
+    // A peer's hello or proof was refused, for the reason that it is told. It may be anybody. NULL: only the log says so.
+    void (*on_refused)(void *user, const struct rpc_peer *peer, const char *why);
     void *user;
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/rpc/address.h"
@@ -33,6 +34,7 @@ struct rpc_server {
     uint32_t address_count;
     struct connections connections;
     struct call_table calls;
+    struct repeat refusals; // of the handshake
 };
 
 static bool may_call(const struct connection *connection, const struct server_method *method)
@@ -87,7 +89,9 @@ static void refuse(struct connection *connection, const char *format, ...) PRINT
 static void refuse(struct connection *connection, const char *format, ...)
 {
     struct envelope refused = {.kind = ENVELOPE_REFUSED};
-    char quoted[320];
+    struct rpc_server *server = (struct rpc_server *)connection->all->endpoint;
+    const struct rpc_peer *peer = &connection->greeting.peer;
+    char quoted[320], version[80];
     va_list args;
 
     va_start(args, format);
@@ -95,8 +99,13 @@ static void refuse(struct connection *connection, const char *format, ...)
     va_end(args);
     connection->refused = true;
     connection_send_now(connection, message_pack(loop_messages(connection->all->loop), &refused, NULL));
-    if (!endpoint_log_refused(connection->all->endpoint, connection->pipe, refused.error))
-        log_warn("RPC-REFUSED", "service=%s why=%s", connection->all->service, log_quote(quoted, sizeof quoted, refused.error));
+    if (server->config.on_refused)
+        server->config.on_refused(server->config.user, peer, refused.error);
+    if (!endpoint_log_refused(&server->endpoint, connection->pipe, refused.error) &&
+        repeat_is_due(&server->refusals, clock_now_us(), refused.error))
+        log_warn("RPC-REFUSED", "at=%s peer_version=%s why=%s times=%u", server->addresses[0],
+                 log_quote(version, sizeof version, peer->version), log_quote(quoted, sizeof quoted, refused.error),
+                 server->refusals.count);
 }
 
 static void welcome(struct rpc_server *server, struct connection *connection)
@@ -323,7 +332,7 @@ static void health_handler(struct rpc_call *call, void *user)
 {
     struct rpc_server *server = user;
     Fastdecode__HealthReply reply = FASTDECODE__HEALTH_REPLY__INIT;
-    char reason[256] = "";
+    char reason[320] = "";
 
     if (!rpc_call_unpack(call, &fastdecode__health_request__descriptor))
         return;

@@ -64,6 +64,16 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
     return false;
 }
 
+// One whose version or secret is another does not come as far as its name.
+static void on_refused(void *user, const struct rpc_peer *peer, const char *why)
+{
+    struct scheduler *scheduler = user;
+    const bool s_part = !strcmp(peer->service, "s-part");
+
+    if (s_part || !strcmp(peer->service, "kv-worker"))
+        refusals_note(&scheduler->refusals, &scheduler->view, peer->service, s_part, STATUS_FAILED_PRECONDITION, why);
+}
+
 // Memory of a request beside its tokens: its log, its entries in the core's tables, its row of a step.
 enum { REQUEST_BYTES = 1024 };
 
@@ -92,6 +102,7 @@ static enum status open_server(struct scheduler *scheduler, struct error *error)
         .method_count = ARRAY_COUNT(methods),
         .hello = {.service = "scheduler", .incarnation = scheduler->host.incarnation},
         .ready = ready,
+        .on_refused = on_refused,
         .user = scheduler,
     };
     return rpc_server_open(scheduler->host.loop, &config, &scheduler->host.server, error);

@@ -371,6 +371,15 @@ static uint64_t refused_for(const struct member *known, const Fastdecode__Regist
     return !was_told && member_is_ahead(incarnation) ? MAX(newest, member_incarnation()) : 0;
 }
 
+static void refuse(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__RegisterRequest *request,
+                   const struct error *error)
+{
+    const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+
+    refusals_note(&scheduler->refusals, &scheduler->view, request->name, s_part, error->status, error->text);
+    rpc_call_fail(call, error->status, "%s", error->text);
+}
+
 void registration_handler(struct rpc_call *call, void *user)
 {
     struct scheduler *scheduler = user;
@@ -384,13 +393,13 @@ void registration_handler(struct rpc_call *call, void *user)
         return;
     const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
     if (check_request(scheduler, request, s_part, &error)) {
-        rpc_call_fail(call, error.status, "%s", error.text);
+        refuse(scheduler, call, request, &error);
         return;
     }
     if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, request->incarnation))
         return;
     if (s_part && take_model(scheduler, request, &error)) {
-        rpc_call_fail(call, error.status, "%s", error.text);
+        refuse(scheduler, call, request, &error);
         return;
     }
     if (!s_part)
@@ -398,13 +407,17 @@ void registration_handler(struct rpc_call *call, void *user)
     member = s_part ? stages_member(scheduler, request) : registration_find_worker(scheduler, request->name);
     reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {
+        if (request->was_registered) // else it takes the next number at once
+            refusals_note(&scheduler->refusals, &scheduler->view, request->name, s_part, STATUS_FAILED_PRECONDITION,
+                          "a member of that name or with those layers that started later is there");
         rpc_call_reply(call, &reply.base);
         return;
     }
     if (!s_part)
         member = find_or_add_worker(scheduler, request->name);
     if (!member) {
-        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many %s", s_part ? "stages of the s-part" : "workers");
+        error_set(&error, STATUS_FAILED_PRECONDITION, "there are too many %s", s_part ? "stages of the s-part" : "workers");
+        refuse(scheduler, call, request, &error);
         return;
     }
     if (is_part(request))
@@ -415,9 +428,10 @@ void registration_handler(struct rpc_call *call, void *user)
         member->heard_us = clock_now_us();
     } else if (take_member(member, request, &error) ||
                (!scheduler->core.sched && stages_configure_core(scheduler) && open_core(scheduler, &error))) {
-        rpc_call_fail(call, error.status, "%s", error.text);
+        refuse(scheduler, call, request, &error);
         return;
     }
+    refusals_forget(&scheduler->refusals, request->name, s_part);
     reply.scheduler_incarnation = scheduler->host.incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
     reply.kv = scheduler->core.sched ? &scheduler->model.kv : NULL; // before, it may be replaced

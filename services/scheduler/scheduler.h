@@ -14,6 +14,7 @@
 //     flights                    the steps that the s-part has
 //     s_part        stages.c     the s-part as one process or several
 //     view                       the latest steps and events, for people
+//     refusals                   members that were refused, and why
 //     places, frees, moves       the local pool and the workers' pages, and what is asked of them
 //     sequences     generate.c   token logs and their clients; claims.c is below it
 //     claims                     what members held before they registered
@@ -38,6 +39,7 @@
 #include "services/scheduler/generate.h"
 #include "services/scheduler/members.h"
 #include "services/scheduler/places.h"
+#include "services/scheduler/refusals.h"
 #include "services/scheduler/registration.h"
 #include "services/scheduler/sequence_spans.h"
 #include "services/scheduler/stages.h"
@@ -96,6 +98,7 @@ struct scheduler {
     struct flights flights;
     struct watch watch;
     struct view view;
+    struct refusals refusals;
 };
 
 // Sets the fields that do not start at 0, such as the links between members and places.

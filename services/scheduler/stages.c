@@ -136,11 +136,12 @@ const char *stages_reason(struct scheduler *scheduler)
     uint32_t first, end;
 
     if (!scheduler->model.known || !stages_are_several(s_part, scheduler->model.kv.layers))
-        return "no s-part is up";
-    if (find_gap(scheduler, &first, &end))
+        snprintf(s_part->reason, sizeof s_part->reason, "no s-part is up");
+    else if (find_gap(scheduler, &first, &end))
         snprintf(s_part->reason, sizeof s_part->reason, "layers %u:%u are on no s-part", first, end);
     else
-        snprintf(s_part->reason, sizeof s_part->reason, "the s-parts are being put together");
+        return "the s-parts are being put together";
+    refusals_explain(&scheduler->refusals, true, clock_now_us(), s_part->reason, sizeof s_part->reason);
     return s_part->reason;
 }
 

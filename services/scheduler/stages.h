@@ -75,7 +75,7 @@ struct s_part {
     struct stage_join join;
     struct s_part_times times;                   // all stages together, for the core
     struct sched_stage_up ups[SCHED_STAGES_MAX]; // for the core
-    char reason[64];                             // what stages_reason() returned last
+    char reason[320];                            // what stages_reason() returned last
     struct forget forget;                        // of places.c; empty after a start of any stage
 };
 

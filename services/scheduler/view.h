@@ -12,7 +12,7 @@
 struct flight;
 struct scheduler;
 
-enum { VIEW_STEPS = 64, VIEW_EVENTS = 64, VIEW_STEP_PLACES = 16, VIEW_NAME_BYTES = 64, VIEW_WHY_BYTES = 96 };
+enum { VIEW_STEPS = 64, VIEW_EVENTS = 64, VIEW_STEP_PLACES = 16, VIEW_NAME_BYTES = 64, VIEW_WHY_BYTES = 256 };
 
 // Entries are kept as they are said; each has the memory that its message points to.
 struct view_step {

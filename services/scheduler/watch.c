@@ -21,10 +21,11 @@ static const char *no_place_reason(struct scheduler *scheduler)
 
     if (scheduler->settings.placement == SCHED_PLACE_LOCAL)
         return "the s-part has no local pool";
-    if (!member)
-        return "no KV worker is up";
     // Anybody may ask for it, so it does not say where: the log does.
-    snprintf(scheduler->watch.reason, sizeof scheduler->watch.reason, "the s-part cannot reach KV worker %s", member->name);
+    snprintf(scheduler->watch.reason, sizeof scheduler->watch.reason, "%s%s",
+             member ? "the s-part cannot reach KV worker " : "no KV worker is up", member ? member->name : "");
+    if (!member)
+        refusals_explain(&scheduler->refusals, false, clock_now_us(), scheduler->watch.reason, sizeof scheduler->watch.reason);
     return scheduler->watch.reason;
 }
 

@@ -17,7 +17,7 @@ struct watch {
     struct rpc_call *calls[WATCHERS_MAX]; // NULL: unused
     uint64_t published_us;
     Fastdecode__MeshState last;                         // that was published; only its numbers are valid
-    char reason[256];                                   // of a state that is sent
+    char reason[320];                                   // of a state that is sent
     Fastdecode__SamplingFeature features[FEATURES_MAX]; // of a state that is sent
 };
 

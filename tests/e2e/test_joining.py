@@ -137,11 +137,29 @@ def test_a_wrong_model_does_not_stay(by_hand):
     _, log = by_hand.s_part("2:4")
     wait_until(lambda: "REGISTER-REFUSED" in log(), 30, log)
     assert "this s-part has --kv-type f16, and the mesh f32" in log()
+    refused = f"layers 2:4 are on no s-part: s-part-{len(by_hand.processes) - 1} is refused: this s-part has --kv-type f16, and the mesh f32"
+    wait_until(lambda: refused in by_hand.health(), 30, by_hand.health)
+    assert by_hand.log("scheduler").count("MEMBER-REFUSED") == 1
     wrong.kill()
     wait_until(lambda: " REGISTERED " in log(), 30, log)
     by_hand.s_part("0:2")
     by_hand.wait_ready()
     wait_until(lambda: "PLACE-UP name=kv-worker" in by_hand.log("scheduler"), 30, lambda: by_hand.log("worker"))
+
+
+def test_an_s_part_that_does_not_get_as_far_as_its_name_is_said_too(by_hand, tmp_path):
+    """It has no secret; one of another version is refused in the same place."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("a secret of some length")
+    by_hand.scheduler = f"ipc://{tmp_path}/locked.sock"
+    by_hand.start("locked", "scheduler", f"--listen={by_hand.scheduler}", f"--mesh-secret-file={secret}")
+    by_hand.s_part("all")
+    log = lambda: by_hand.log("locked")
+    wait_until(lambda: "MEMBER-REFUSED name=s-part kind=s-part" in log(), 30, log)
+    health = lambda: fastdecode("health", by_hand.scheduler, "--mesh-secret-file", secret).stdout
+    wait_until(lambda: "no s-part is up: s-part is refused: scheduler requires the mesh secret, and s-part has none" in health(), 30, health)
+    assert log().count("MEMBER-REFUSED") == log().count("RPC-REFUSED") == 1, log()
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------------------

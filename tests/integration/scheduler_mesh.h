@@ -128,6 +128,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
         {&fastdecode__viewer__descriptor, "View", view_handler, scheduler},
         {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},

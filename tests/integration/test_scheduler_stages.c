@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "tests/integration/kept_log.h"
 #include "tests/integration/scheduler_mesh.h"
 
 enum { LAYERS = 4, PLAYED = 3, JOINS_MAX = 64 };
@@ -385,9 +386,97 @@ static void a_wrong_model_does_not_stay(void **state)
     close_all();
 }
 
+static char reason[512]; // that gateways were told last
+
+static void on_state(void *user, struct rpc_message *message)
+{
+    const Fastdecode__MeshState *state = rpc_message_unpack(message, &fastdecode__mesh_state__descriptor);
+    (void)user;
+    assert_non_null(state);
+    snprintf(reason, sizeof reason, "%s", state->reason);
+}
+
+// Asks as a gateway does, once: what /ready says.
+static const char *why_not_ready(void)
+{
+    const Fastdecode__WatchRequest request = FASTDECODE__WATCH_REQUEST__INIT;
+    struct rpc_channel *gateway = gateway_open();
+
+    reason[0] = '\0';
+    peer_call(gateway, &fastdecode__generator__descriptor, "Watch", &request.base,
+              (struct rpc_callbacks){.on_message = on_state, .streams = true}, NULL);
+    EVENTUALLY(reason[0]);
+    gateway_close(gateway);
+    return reason;
+}
+
+static void assert_says(const char *text, const char *wanted)
+{
+    if (!strstr(text, wanted))
+        fail_msg("'%s', want '%s'", text, wanted);
+}
+
+static uint32_t refusals_in_view(const char *name)
+{
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < scheduler->view.event_count; i++)
+        count += scheduler->view.events[i].said.kind == FASTDECODE__EVENT_KIND__EVENT_KIND_REFUSED &&
+                 !strcmp(scheduler->view.events[i].name, name);
+    return count;
+}
+
+// It asks again and again: one line and one event say so, and whoever asks why the mesh is not ready is told, until it is taken.
+static void a_refused_s_part_is_said_where_people_look(void **state)
+{
+    open_two();
+    end(1);
+    EVENTUALLY(!scheduler->s_part.stages[1].member->registered);
+    assert_string_equal(why_not_ready(), "layers 2:4 are on no s-part");
+    start(2, 0);
+    struct said said = with("late", 2, 2);
+    said.context = 2048;
+    kept_log_forget();
+    for (uint32_t i = 0; i < 3; i++)
+        assert_refused(say(2, &said), "--context 2048");
+    assert_int_equal(kept_log_count("MEMBER-REFUSED", "name=late kind=s-part", "--context 2048, and the mesh 4096"), 1);
+    assert_int_equal(refusals_in_view("late"), 1);
+    static const char wanted[] = "layers 2:4 are on no s-part: late is refused: this s-part has --context 2048, and the mesh 4096";
+    assert_says(why_not_ready(), wanted);
+    assert_says(stages_reason(scheduler), wanted); // as Health says it
+    said.first = 0;                                // another reason, which names an address: not for everybody
+    said.context = 4096;
+    assert_refused(say(2, &said), addresses[0]);
+    assert_int_equal(refusals_in_view("late"), 2);
+    assert_says(why_not_ready(), "late is refused: MEMBER-REFUSED in the scheduler's log says why");
+    said.first = 2;
+    assert_int_equal(say(2, &said).status, STATUS_OK);
+    assert_null(strstr(stages_reason(scheduler), "late"));
+    close_all();
+}
+
+static void a_refused_worker_is_said_where_people_look(void **state)
+{
+    struct said first = with("a", 0, LAYERS);
+    mesh_open(16, 16, 2);
+    scheduler->settings.placement = SCHED_PLACE_WORKERS;
+    start(0, 0);
+    assert_int_equal(say(0, &first).status, STATUS_OK);
+    EVENTUALLY(scheduler->s_part.member.up);
+    assert_string_equal(why_not_ready(), "no KV worker is up");
+    kept_log_forget();
+    kv_worker.name = "a\tname";
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_INVALID_ARGUMENT);
+    assert_int_equal(kept_log_count("MEMBER-REFUSED", "name=a?name kind=kv-worker", "a name has letters"), 1);
+    assert_int_equal(refusals_in_view("a?name"), 1);
+    assert_says(why_not_ready(), "no KV worker is up: a?name is refused: registration: a name has letters");
+    close_all();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_refused_s_part_is_said_where_people_look),
+        cmocka_unit_test(a_refused_worker_is_said_where_people_look),
         cmocka_unit_test(refused_steps_put_the_stages_together_again),
         cmocka_unit_test(a_stage_that_knows_a_later_term_is_caught_up_with),
         cmocka_unit_test(joining_backs_off),
@@ -398,8 +487,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_refusal_names_the_setting_that_differs),
         cmocka_unit_test(a_wrong_model_does_not_stay),
     };
-    log_init("test", LOG_ERROR, false);
+    kept_log_open();
+    log_init("test", LOG_WARN, false);
     if (argc > 1) // a pattern: one test alone
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return kept_log_show(cmocka_run_group_tests(tests, NULL, NULL));
 }

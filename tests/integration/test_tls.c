@@ -26,7 +26,7 @@ static void start(struct harness_server *server)
         (struct harness_server){.config = {.methods = methods, .method_count = ARRAY_COUNT(methods), .hello.service = "scheduler"},
                                 .security = &securities[RPC_ROLE_SCHEDULER]};
     atomic_store(&harness_reached, 0);
-    strangers_forget_log();
+    kept_log_forget();
     harness_start(server, "tls+tcp://127.0.0.1:0");
 }
 
@@ -69,10 +69,9 @@ static void a_certificate_says_what_its_owner_may_call(void **state)
     snprintf(listening, sizeof listening, "at=\"%s\"", server.address);
     harness_stop(&server);
     assert_int_equal(atomic_load(&harness_reached), expected);
-    assert_int_equal(strangers_logged("TLS-REFUSED", "KvControl/Free is for a scheduler", "for a kv-worker"), 1);
-    assert_int_equal(strangers_logged("TLS-REFUSED", "Generator/Generate is for a gateway", "peer=\"127.0.0.1:"), 3);
-    assert_int_equal(strangers_logged("TLS-REFUSED", " is for a ", listening),
-                     ARRAY_COUNT(cases) * ARRAY_COUNT(methods) - expected);
+    assert_int_equal(kept_log_count("TLS-REFUSED", "KvControl/Free is for a scheduler", "for a kv-worker"), 1);
+    assert_int_equal(kept_log_count("TLS-REFUSED", "Generator/Generate is for a gateway", "peer=\"127.0.0.1:"), 3);
+    assert_int_equal(kept_log_count("TLS-REFUSED", " is for a ", listening), ARRAY_COUNT(cases) * ARRAY_COUNT(methods) - expected);
 }
 
 // A kv-worker's certificate does not make an s-part.
@@ -92,8 +91,8 @@ static void a_peer_says_hello_as_what_its_certificate_is_for(void **state)
     harness_close(&client);
     snprintf(listening, sizeof listening, "at=\"%s\"", server.address);
     harness_stop(&server);
-    assert_int_equal(strangers_logged("TLS-REFUSED", "peer=\"127.0.0.1:", "for a kv-worker, and it says hello as s-part"), 1);
-    assert_int_equal(strangers_logged("TLS-REFUSED", listening, "it says hello as s-part"), 1);
+    assert_int_equal(kept_log_count("TLS-REFUSED", "peer=\"127.0.0.1:", "for a kv-worker, and it says hello as s-part"), 1);
+    assert_int_equal(kept_log_count("TLS-REFUSED", listening, "it says hello as s-part"), 1);
 }
 
 // --- clients ---
@@ -131,11 +130,11 @@ static void clients_without_a_good_certificate_are_refused(void **state)
             if (!stranger_is_refused(&stranger))
                 fail_msg("%s: not refused", cases[i].name);
             if (version == TLS1_2_VERSION)
-                AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", cases[i].why, stranger.name) == 1);
+                AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", cases[i].why, stranger.name) == 1);
             stranger_close(&stranger);
         }
-    assert_int_equal(strangers_logged("TLS-REFUSED", NULL, NULL), ARRAY_COUNT(cases)); // the same host for the same reason: once
-    assert_int_equal(strangers_logged("TLS-REFUSED", "peer=\"127.0.0.1:", "at=\"tls+tcp://127.0.0.1:"), ARRAY_COUNT(cases));
+    assert_int_equal(kept_log_count("TLS-REFUSED", NULL, NULL), ARRAY_COUNT(cases)); // the same host for the same reason: once
+    assert_int_equal(kept_log_count("TLS-REFUSED", "peer=\"127.0.0.1:", "at=\"tls+tcp://127.0.0.1:"), ARRAY_COUNT(cases));
     harness_stop(&server);
     assert_int_equal(atomic_load(&harness_reached), 0);
 }
@@ -149,7 +148,7 @@ static void a_certificate_without_one_role_is_none_of_ours(void **state)
     rig_write(bad_folder, &ca, &ca, &request);
     struct stranger stranger = stranger_connect(server.address, bad_folder, 0);
     assert_true(stranger_is_refused(&stranger));
-    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", stranger.name, "none of a service") == 1);
+    AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", stranger.name, "none of a service") == 1);
     stranger_close(&stranger);
     harness_stop(&server);
 }
@@ -169,13 +168,13 @@ static void only_tls_1_2_and_later_is_spoken(void **state)
         struct stranger peer = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), cases[i].version);
         if (cases[i].line) {
             assert_int_equal(SSL_connect(peer.ssl), 1);
-            AWAIT(usleep(1000), strangers_logged("TLS-LINK", peer.name, cases[i].line) == 1);
+            AWAIT(usleep(1000), kept_log_count("TLS-LINK", peer.name, cases[i].line) == 1);
         } else {
             assert_int_not_equal(SSL_connect(peer.ssl), 1);
         }
         stranger_close(&peer);
     }
-    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", "it speaks no TLS of version 1.2 or later", NULL) == 1);
+    AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", "it speaks no TLS of version 1.2 or later", NULL) == 1);
     harness_stop(&server);
 }
 
@@ -195,7 +194,7 @@ static void plain_text_is_refused(void **state)
     char answer[64] = "";
     assert_false(frame_read(&web, answer, sizeof answer)); // an alert at most
     close(web.fd);
-    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", "it does not speak TLS", NULL) == 1);
+    AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", "it does not speak TLS", NULL) == 1);
     harness_stop(&server);
 }
 
@@ -211,15 +210,15 @@ static void a_client_trusts_no_server_without_a_good_certificate(void **state)
     for (size_t i = 0; i < ARRAY_COUNT(whys); i++) {
         struct false_server server;
         struct harness_client client;
-        strangers_forget_log();
+        kept_log_forget();
         if (i == 3)
             rig_write(bad_folder, &ca, &ca, &elsewhere);
         else
             bad_certificate(i == 0 ? &other_ca : &ca, i == 1 ? -1 : 10);
         false_server_start(&server, bad_folder);
         open_client(&client, RPC_ROLE_GATEWAY, "gateway", server.address, RPC_IS_SCHEDULER);
-        HARNESS_UNTIL(&client, atomic_load(&server.accepted) >= 4 && strangers_logged("TLS-REFUSED", server.address, whys[i]));
-        assert_int_equal(strangers_logged("TLS-REFUSED", NULL, NULL), 1); // it has tried more often
+        HARNESS_UNTIL(&client, atomic_load(&server.accepted) >= 4 && kept_log_count("TLS-REFUSED", server.address, whys[i]));
+        assert_int_equal(kept_log_count("TLS-REFUSED", NULL, NULL), 1); // it has tried more often
         assert_int_equal(client.ups, 0);
         harness_close(&client);
         false_server_stop(&server);
@@ -267,7 +266,7 @@ int main(void)
         cmocka_unit_test(a_client_trusts_no_server_without_a_good_certificate),
         cmocka_unit_test(a_channel_needs_to_know_who_it_talks_to),
     };
-    strangers_keep_log();
+    kept_log_open();
     log_init("test", LOG_DEBUG, false);
     rig_ca_open(&ca);
     rig_ca_open(&other_ca);
@@ -279,5 +278,5 @@ int main(void)
         rpc_security_close(&securities[role]);
     rig_ca_close(&ca);
     rig_ca_close(&other_ca);
-    return strangers_show_log(failed);
+    return kept_log_show(failed);
 }

@@ -21,7 +21,7 @@ static void start(struct harness_server *server)
     *server =
         (struct harness_server){.config = {.methods = methods, .method_count = ARRAY_COUNT(methods), .hello.service = "scheduler"},
                                 .security = &server_security};
-    strangers_forget_log();
+    kept_log_forget();
     harness_start(server, "tls+tcp://127.0.0.1:0");
 }
 
@@ -80,7 +80,7 @@ static void the_oldest_of_too_many_silent_peers_go(void **state)
     for (int i = 0; i < CROWD; i++)
         closed += is_closed(crowd[i].fd);
     assert_true(closed >= CROWD - IN_HANDSHAKE_MAX);
-    assert_in_range(strangers_logged("TLS-REFUSED", "the oldest of too many handshakes", NULL), 1, 5); // not 272
+    assert_in_range(kept_log_count("TLS-REFUSED", "the oldest of too many handshakes", NULL), 1, 5); // not 272
     for (int i = 0; i < CROWD; i++)
         close(crowd[i].fd);
     harness_close(&peer);
@@ -194,8 +194,8 @@ static void a_handshake_has_a_deadline_however_it_trickles(void **state)
     AWAIT((usleep(20000), frame_write(&slow, hello + (sent < sizeof hello ? sent : 0), 1), sent++),
           is_closed(slow.fd) && is_closed(silent.socket.fd));
     assert_true(sent > sizeof hello);
-    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", silent.name, "no handshake in time") +
-                                strangers_logged("TLS-REFUSED", "no handshake in time", "suppressed") >=
+    AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", silent.name, "no handshake in time") +
+                                kept_log_count("TLS-REFUSED", "no handshake in time", "suppressed") >=
                             1);
     assert_answers(&peer);
     close(slow.fd);
@@ -249,7 +249,7 @@ static void a_flood_of_handshakes_fills_neither_the_log_nor_the_port(void **stat
         if (i % 50 == 49)
             assert_serves(&peer, server.address);
     }
-    assert_in_range(strangers_logged("TLS-REFUSED", NULL, NULL), 2, 20); // not 300
+    assert_in_range(kept_log_count("TLS-REFUSED", NULL, NULL), 2, 20); // not 300
     harness_close(&peer);
     harness_stop(&server);
 }
@@ -290,7 +290,7 @@ static void a_record_that_was_changed_ends_the_connection(void **state)
                                            't',  's',  ' ',  'k', 'e', 'y', 0,   0,   0,   0,   0,   0,   0,
                                            0,    0,    0,    0,   0,   0,   0,   0,   0,   0,   0};
     assert_true(frame_write(&stranger.socket, record, sizeof record));
-    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", stranger.name, server.address) == 1);
+    AWAIT(usleep(1000), kept_log_count("TLS-REFUSED", stranger.name, server.address) == 1);
     stranger_close(&stranger);
     assert_serves(&peer, server.address);
     harness_close(&peer);
@@ -309,7 +309,7 @@ int main(void)
         cmocka_unit_test(a_peer_says_hello_before_it_says_much),
         cmocka_unit_test(a_record_that_was_changed_ends_the_connection),
     };
-    strangers_keep_log();
+    kept_log_open();
     log_init("test", LOG_DEBUG, false);
     rig_ca_open(&ca);
     rig_ca_open(&other_ca);
@@ -321,5 +321,5 @@ int main(void)
     rpc_security_close(&client_security);
     rig_ca_close(&ca);
     rig_ca_close(&other_ca);
-    return strangers_show_log(failed);
+    return kept_log_show(failed);
 }

@@ -36,7 +36,7 @@ static void open_client(struct pair *pair, struct harness_client *client)
 // client_days: how long the gateway's certificate is good.
 static void pair_open(struct pair *pair, const char *name, double client_days)
 {
-    strangers_forget_log();
+    kept_log_forget();
     *pair =
         (struct pair){.server.config = {.methods = methods, .method_count = ARRAY_COUNT(methods), .hello.service = "scheduler"}};
     snprintf(pair->server_folder, RIG_PATH_BYTES, "%.100s/%s-server", ca.folder, name);
@@ -67,10 +67,10 @@ static void assert_answers(struct harness_client *client)
 // Waits for the reading that follows a change. asked: as by SIGHUP.
 static void await_reload(struct pair *pair, const char *folder, struct rpc_security *security, bool asked)
 {
-    const uint32_t before = strangers_logged("TLS-RELOADED", folder, NULL);
+    const uint32_t before = kept_log_count("TLS-RELOADED", folder, NULL);
     if (asked)
         rpc_tls_reload(security->tls);
-    HARNESS_UNTIL(&pair->client, strangers_logged("TLS-RELOADED", folder, NULL) > before);
+    HARNESS_UNTIL(&pair->client, kept_log_count("TLS-RELOADED", folder, NULL) > before);
 }
 
 static void new_files_are_read_and_old_connections_go_on(void **state)
@@ -79,11 +79,11 @@ static void new_files_are_read_and_old_connections_go_on(void **state)
     struct harness_client second;
     for (int asked = 0; asked <= 1; asked++) {
         pair_open(&pair, asked ? "asked" : "seen", 10);
-        const uint32_t reloads = strangers_logged("TLS-RELOADED", pair.server_folder, NULL);
+        const uint32_t reloads = kept_log_count("TLS-RELOADED", pair.server_folder, NULL);
         write_for(pair.server_folder, &ca, &ca, RPC_ROLE_SCHEDULER, 20);
         if (asked)
             rpc_tls_reload(pair.server_security.tls);
-        HARNESS_UNTIL(&pair.client, strangers_logged("TLS-RELOADED", pair.server_folder, NULL) > reloads);
+        HARNESS_UNTIL(&pair.client, kept_log_count("TLS-RELOADED", pair.server_folder, NULL) > reloads);
         assert_answers(&pair.client);
         open_client(&pair, &second);
         HARNESS_UNTIL(&second, second.ups == 1);
@@ -115,7 +115,7 @@ static void a_ca_is_replaced(void **state)
     write_for(pair.server_folder, &next_ca, &next_ca, RPC_ROLE_SCHEDULER, 10);
     await_reload(&pair, pair.server_folder, &pair.server_security, true);
     AWAIT((rpc_loop_run(renewed.loop, 1000, 0), rpc_loop_run(pair.client.loop, 1000, 0)), pair.client.downs == 1);
-    assert_int_equal(strangers_logged("TLS-ENDED", "peer=\"127.0.0.1:", "of a CA that is not in ca.pem"), 1);
+    assert_int_equal(kept_log_count("TLS-ENDED", "peer=\"127.0.0.1:", "of a CA that is not in ca.pem"), 1);
     HARNESS_UNTIL(&pair.client, pair.client.ups == 2); // with the certificate that has been read since
     assert_answers(&renewed);
     assert_int_equal(renewed.downs, 0);
@@ -128,7 +128,7 @@ static void a_ca_is_replaced(void **state)
     rig_trust_too(folder, &next_ca);
     pair.client_security = rig_security(folder);
     open_client(&pair, &late);
-    HARNESS_UNTIL(&late, strangers_logged("TLS-REFUSED", "at=\"tls+tcp://127.0.0.1:", "of a CA that is not in ca.pem") == 1);
+    HARNESS_UNTIL(&late, kept_log_count("TLS-REFUSED", "at=\"tls+tcp://127.0.0.1:", "of a CA that is not in ca.pem") == 1);
     assert_int_equal(late.ups, 0);
     harness_close(&late);
     rpc_security_close(&pair.client_security);
@@ -148,8 +148,8 @@ static void a_refused_server_is_not_away(void **state)
     write_for(folder, &next_ca, &next_ca, RPC_ROLE_GATEWAY, 10);
     pair.client_security = rig_security(folder);
     open_client(&pair, &late);
-    HARNESS_UNTIL(&late, strangers_logged("PEER-UNREACHABLE", "peer=\"the server\"", "see TLS-REFUSED") == 1);
-    assert_int_equal(strangers_logged("TLS-REFUSED", "of a CA that is not in ca.pem", NULL), 1);
+    HARNESS_UNTIL(&late, kept_log_count("PEER-UNREACHABLE", "peer=\"the server\"", "see TLS-REFUSED") == 1);
+    assert_int_equal(kept_log_count("TLS-REFUSED", "of a CA that is not in ca.pem", NULL), 1);
     harness_close(&late);
     rpc_security_close(&pair.client_security);
     pair.client_security = old;
@@ -180,7 +180,7 @@ static void broken_files_change_nothing(void **state)
                                            "key values mismatch",
                                            "peers would refuse it: its certificate has expired",
                                            "cert.pem: No such file"};
-        const uint32_t before = strangers_logged("TLS-NOT-RELOADED", whys[way], NULL);
+        const uint32_t before = kept_log_count("TLS-NOT-RELOADED", whys[way], NULL);
         snprintf(command, sizeof command, "cp %s/* %s", good, pair.server_folder);
         assert_int_equal(system(command), 0);
         snprintf(command, sizeof command, "true");
@@ -194,7 +194,7 @@ static void broken_files_change_nothing(void **state)
             snprintf(command, sizeof command, "rm %s/cert.pem", pair.server_folder);
         assert_int_equal(system(command), 0);
         rpc_tls_reload(pair.server_security.tls);
-        HARNESS_UNTIL(&pair.client, strangers_logged("TLS-NOT-RELOADED", whys[way], NULL) > before);
+        HARNESS_UNTIL(&pair.client, kept_log_count("TLS-NOT-RELOADED", whys[way], NULL) > before);
         open_client(&pair, &second);
         HARNESS_UNTIL(&second, second.ups == 1);
         harness_close(&second);
@@ -210,8 +210,8 @@ static void a_connection_ends_with_its_certificate(void **state)
     pair_open(&pair, "ends", 2.0 / 86400);
     assert_answers(&pair.client);
     HARNESS_UNTIL(&pair.client, pair.client.downs >= 1);
-    assert_true(strangers_logged("TLS-ENDED", "role=gateway", "its certificate has expired") >= 1);
-    assert_true(strangers_logged("TLS-EXPIRES", "role=gateway", NULL) >= 1);
+    assert_true(kept_log_count("TLS-ENDED", "role=gateway", "its certificate has expired") >= 1);
+    assert_true(kept_log_count("TLS-EXPIRES", "role=gateway", NULL) >= 1);
     pair_close(&pair);
 }
 
@@ -224,12 +224,12 @@ int main(void)
         cmocka_unit_test(broken_files_change_nothing),
         cmocka_unit_test(a_connection_ends_with_its_certificate),
     };
-    strangers_keep_log();
+    kept_log_open();
     log_init("test", LOG_DEBUG, false);
     rig_ca_open(&ca);
     rig_ca_open(&next_ca);
     int failed = cmocka_run_group_tests_name("tls rotation", tests, NULL, NULL);
     rig_ca_close(&ca);
     rig_ca_close(&next_ca);
-    return strangers_show_log(failed);
+    return kept_log_show(failed);
 }

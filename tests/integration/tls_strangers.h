@@ -3,62 +3,16 @@
 #ifndef FD_TESTS_TLS_STRANGERS_H
 #define FD_TESTS_TLS_STRANGERS_H
 
-#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "tests/integration/even_priority.h"
 #include "tests/integration/frame_socket.h"
+#include "tests/integration/kept_log.h"
 #include "tests/integration/tls_rig.h"
-
-// --- the log ---
-
-enum { LOG_TEXT_BYTES = 1 << 20 };
-
-static int log_fd = -1, log_before_fd = -1; // what stderr is now, and was before
-static off_t log_from;                      // lines before it are of an earlier test
-
-// From here on all lines are kept, in the file that FD_TEST_LOG names if it is set. Before log_init().
-static inline void strangers_keep_log(void)
-{
-    const char *path = getenv("FD_TEST_LOG");
-
-    log_before_fd = dup(STDERR_FILENO);
-    log_fd = path ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600) : memfd_create("log", MFD_CLOEXEC);
-    assert_always(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) == STDERR_FILENO);
-}
-
-static inline void strangers_forget_log(void) { log_from = lseek(log_fd, 0, SEEK_END); }
-
-// Says at the end what there was, if a test has failed.
-static inline int strangers_show_log(int failed)
-{
-    char text[4096];
-    ssize_t count;
-
-    for (off_t at = 0; failed && (count = pread(log_fd, text, sizeof text, at)) > 0; at += count)
-        if (write(log_before_fd, text, (size_t)count) < 0)
-            break;
-    return failed;
-}
-
-// Returns how many lines have all three texts (NULL: any).
-static inline uint32_t strangers_logged(const char *first, const char *second, const char *third)
-{
-    static char text[LOG_TEXT_BYTES];
-    ssize_t length = pread(log_fd, text, sizeof text - 1, log_from);
-    uint32_t count = 0;
-    char *rest = text;
-
-    text[length > 0 ? length : 0] = '\0';
-    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n"))
-        count += (!first || strstr(line, first)) && (!second || strstr(line, second)) && (!third || strstr(line, third));
-    return count;
-}
 
 // --- one end of a connection ---
 

@@ -20,7 +20,7 @@ struct mesh_call;
 struct mesh_state {
     bool up;                                                          // the scheduler is connected
     bool ready;                                                       // up, and the mesh can serve requests
-    char reason[256];                                                 // why not ready
+    char reason[320];                                                 // why not ready
     uint32_t running, waiting, max_queue, predicted_wait_ms;          // interactive sequences
     uint32_t waiting_batch, max_queue_batch, predicted_wait_batch_ms; // of latency class batch. max_queue_batch 0: not told
     uint32_t context_tokens;                                          // 0: not known

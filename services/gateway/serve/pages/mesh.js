@@ -9,7 +9,7 @@ let wait = EVERY_MS, timer = null, adminKey = "";
 
 const WORDS = {
     started: "started", joined: "joined", back: "is back", drains: "drains: its sequences move away", drained: "is drained: nothing is left there",
-    left: "left", down: "is down",
+    left: "left", down: "is down", refused: "is refused",
 };
 
 // --- parts of the page ---------------------------------------------------------------------------------------------
