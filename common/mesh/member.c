@@ -24,6 +24,8 @@ struct member {
     struct repeat refusals, losses; // of the scheduler to register it; of the connection, before it has been registered again
     bool missed;                    // a call's deadline has passed since the timer's latest turn
     uint32_t unanswered;            // turns of the timer with such a deadline, since the scheduler last answered
+    uint64_t answered_us;           // when it last did
+    bool said_silent;               // the log says that it is silent, and not yet that it is back
     atomic_bool registered;         // read by any thread. relaxed: it orders nothing else
     bool was_registered;            // at least once since the start; from then on a later member of the same name takes precedence
     bool must_end;                  // its incarnation is too far ahead and cannot be changed any more
@@ -75,8 +77,14 @@ static void note_answer(struct member *member, enum status status)
 {
     if (status == STATUS_DEADLINE_EXCEEDED)
         member->missed = true;
-    else if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
-        member->missed = false, member->unanswered = 0;
+    if (status == STATUS_DEADLINE_EXCEEDED || status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED)
+        return;
+    if (member->said_silent)
+        log_info("SCHEDULER-BACK", "scheduler=%s silent_seconds=%.1f", member->config.scheduler,
+                 (double)(clock_now_us() - member->answered_us) * 1e-6);
+    member->missed = member->said_silent = false;
+    member->unanswered = 0;
+    member->answered_us = clock_now_us();
 }
 
 // Whether the scheduler is connected and silent: its host is gone, or it is stopped, and another one may be there. Counts turns, not deadlines:
@@ -85,7 +93,15 @@ static bool is_silent(struct member *member)
 {
     member->unanswered += member->missed;
     member->missed = false;
-    return member->unanswered >= UNANSWERED_MAX;
+    const bool silent = member->unanswered >= UNANSWERED_MAX;
+    if (silent && !member->said_silent)
+        log_warn(
+            "SCHEDULER-SILENT",
+            "scheduler=%s seconds=%.1f what=\"the connection stands and nothing is answered: look at the network between the two "
+            "hosts, and whether the scheduler's process is stopped; a new connection is tried again and again\"",
+            member->config.scheduler, (double)(clock_now_us() - member->answered_us) * 1e-6);
+    member->said_silent = member->said_silent || silent;
+    return silent;
 }
 
 static void on_heartbeat_end(void *user, enum status status, const char *text)
@@ -149,6 +165,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
     log_info("SCHEDULER-UP", "address=%s", member->config.scheduler);
     member->missed = false;
     member->unanswered = 0;
+    member->answered_us = member->said_silent ? member->answered_us : clock_now_us(); // it has just shaken hands
     set_registered(member, false);
     member->again_us = AGAIN_US;
     arm(member, AGAIN_US);

@@ -49,7 +49,7 @@ struct rpc_channel {
     uint32_t pipe, backoff_ms, unacked;
     uint64_t timer;        // to reconnect, or the handshake's deadline, or to say that nobody accepts it; UP: to look for silence
     uint64_t down_from_us; // when it was opened or last came down
-    struct repeat unreachable;
+    struct repeat unreachable, refused;
     uint64_t max_message_bytes, peer_max_bytes;
     struct rpc_peer peer; // valid once its hello has arrived
     bool greeted;
@@ -299,7 +299,7 @@ static void come_up(struct rpc_channel *channel)
     look_later(channel);
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
-    channel->unreachable = (struct repeat){0};
+    channel->unreachable = channel->refused = (struct repeat){0};
     if (channel->config.on_up)
         channel->config.on_up(channel->config.user, &channel->peer);
 }
@@ -405,7 +405,9 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
             go_down(channel, "the peer sent an answer before the handshake", true);
         break;
     case ENVELOPE_REFUSED:
-        log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, log_quote(quoted, sizeof quoted, message->envelope.error));
+        if (repeat_is_due(&channel->refused, clock_now_us(), message->envelope.error))
+            log_warn("RPC-REFUSED", "address=%s why=%s times=%u", channel->address,
+                     log_quote(quoted, sizeof quoted, message->envelope.error), channel->refused.count);
         go_down(channel, message->envelope.error[0] ? message->envelope.error : "the peer refused the handshake without a reason",
                 true);
         break;

@@ -139,7 +139,8 @@ static void go_down(struct member *member, const char *why)
     view_note(&scheduler->view,
               place->drain.done ? FASTDECODE__EVENT_KIND__EVENT_KIND_LEFT : FASTDECODE__EVENT_KIND__EVENT_KIND_DOWN, member->name,
               place->drain.done ? "" : why);
-    log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index, why);
+    log_at(place->drain.done ? LOG_INFO : LOG_WARN, "PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index,
+           place->drain.done ? "it was drained, and has left" : why);
     if (is_s_part(member))
         end_term(scheduler); // before anything that may call all stages
     places_down(place);
@@ -150,6 +151,8 @@ static void go_down(struct member *member, const char *why)
         places_exclude(scheduler, place);
     }
     events_add(&scheduler->events, &event);
+    if (place->drain.done) // it ended as it was asked to: nobody is to be looked for at its address
+        members_disconnect(member);
 }
 
 void members_down(struct member *member, const char *why)

@@ -37,8 +37,9 @@ struct fake_settings {
     bool ready, refuse;
     bool silent; // connections stand, and say nothing after the first state
     uint32_t waiting, max_queue, waiting_batch, max_queue_batch;
-    uint32_t hold_at;   // no stream gets more tokens than this
-    uint32_t finish_at; // so many tokens, then `finish`
+    uint32_t hold_at;     // no stream gets more tokens than this
+    uint32_t finish_at;   // so many tokens, then `finish`
+    uint64_t fingerprint; // of the model; 0: not told
     Fastdecode__Finish finish;
     // seen
     uint32_t started, refused, cancelled, open, resumed_at; // resumed_at: tokens of the last resubmission
@@ -89,6 +90,8 @@ static inline void fake_tell_state(struct fake *fake, struct rpc_call *call)
     char reason[] = "no s-part";
 
     model.context_tokens = FAKE_CONTEXT;
+    model.name = (char *)(uintptr_t) "fake";
+    model.fingerprint = settings.fingerprint;
     state.model = &model;
     state.ready = settings.ready;
     state.reason = reason;
@@ -444,6 +447,14 @@ static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t
     fake->settings.finish_at = finish_at;
     fake->settings.finish = finish;
     pthread_mutex_unlock(&fake->mutex);
+}
+
+static inline void fake_set_fingerprint(struct fake *fake, uint64_t fingerprint)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.fingerprint = fingerprint;
+    pthread_mutex_unlock(&fake->mutex);
+    rpc_loop_post(fake->loop, fake_tell_all, fake);
 }
 
 static inline void fake_set_silent(struct fake *fake, bool silent)

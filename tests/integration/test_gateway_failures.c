@@ -2,6 +2,7 @@
 // becomes of a request when the client itself is slow or leaves. The mesh is gateway_rig.h's.
 #include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
+#include "tests/integration/kept_log.h"
 
 // The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice.
 static void test_scheduler_dies(void **state)
@@ -143,6 +144,19 @@ static void test_not_ready(void **state)
     expect_retry_after(&reply);
     assert_non_null(strstr(reply.data, "no s-part"));
     http_free(&reply);
+}
+
+// The scheduler says it once a second; the log names both now and then.
+static void test_mesh_of_another_model(void **state)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        fake_set_fingerprint(&fake, 77);
+        AWAIT(usleep(2000), http_ask(port, "GET", "/ready", "", "") == 503);
+        fake_set_fingerprint(&fake, 0);
+        wait_ready(port);
+    }
+    assert_int_equal(kept_log_count("MESH-OTHER-MODEL", address, "mesh_model=\"fake\""), 1);
+    assert_int_equal(kept_log_count("MESH-OTHER-MODEL", NULL, NULL), 1);
 }
 
 // A mesh that does not announce it would skip the field and draw other tokens.
@@ -403,6 +417,7 @@ int main(int argc, char **argv)
         CASE(test_client_leaves),
         CASE(test_full),
         CASE(test_not_ready),
+        CASE(test_mesh_of_another_model),
         CASE(test_mesh_of_an_older_release),
         CASE(test_ready_in_time),
         CASE(test_slow_headers),
@@ -415,5 +430,7 @@ int main(int argc, char **argv)
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    kept_log_open();
+    log_init("test", LOG_ERROR, false);
+    return kept_log_show(cmocka_run_group_tests(tests, set_up, tear_down));
 }

@@ -11,8 +11,10 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "generate.pb-c.h"
 #include "tests/cmocka.h"
+#include "tests/integration/kept_log.h"
 #include "tests/integration/rpc_harness.h"
 
 // --- the server ---
@@ -314,9 +316,12 @@ static void peers_that_disagree_are_refused(void **state)
     struct harness_client client = {.config.hello.fingerprint = 99};
     start_server(&server, "inproc://test-refuse");
     harness_open(&client, "inproc://test-refuse");
-    HARNESS_UNTIL(&client, client.downs >= 1);
+    kept_log_forget();
+    HARNESS_UNTIL(&client, client.downs >= 4);
     assert_int_equal(client.ups, 0);
     assert_non_null(strstr(client.why, "do not agree"));
+    assert_int_equal(kept_log_count("RPC-REFUSED", "at=inproc://test-refuse", "do not agree"), 1); // however often it asks
+    assert_int_equal(kept_log_count("RPC-REFUSED", "address=inproc://test-refuse", "do not agree"), 1);
     harness_close(&client);
     harness_stop(&server);
 }
@@ -528,5 +533,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_silent_client_is_left),
         cmocka_unit_test(timers_run_in_order_unless_cancelled),
     };
-    return cmocka_run_group_tests_name("rpc calls", tests, NULL, NULL);
+    kept_log_open();
+    log_init("test", LOG_WARN, false);
+    return kept_log_show(cmocka_run_group_tests_name("rpc calls", tests, NULL, NULL));
 }

@@ -2,7 +2,9 @@
 // engine's loop turns when the test turns it.
 #include "common/model/model.h"
 #include "services/s-part/s_part.h"
+#include "common/base/log.h"
 #include "tests/integration/await.h"
+#include "tests/integration/kept_log.h"
 #include "tests/integration/played_peer.h"
 
 #define ADDRESS "inproc://test-s-part-membership"
@@ -122,6 +124,23 @@ static void a_silent_scheduler_is_dialed_anew(void **state)
     AWAIT(turn_both(), beats > 1);
     assert_true(member_is_registered(s_part.control.member));
     assert_int_equal(registrations, 2);
+    assert_int_equal(kept_log_count("SCHEDULER-SILENT", "scheduler=" ADDRESS " seconds=", NULL), 1);
+    assert_int_equal(kept_log_count("SCHEDULER-BACK", "silent_seconds=", NULL), 1);
+}
+
+// Nor does a member that leaves wait for the scheduler without a word. The connection stays, since its end would end the drain.
+static void a_silent_scheduler_is_said_in_a_drain_too(void **state)
+{
+    AWAIT(turn_both(), beats > 1);
+    kept_log_forget();
+    is_silent = true;
+    member_drain(s_part.control.member, forget, NULL);
+    AWAIT(turn_both(), kept_log_count("SCHEDULER-SILENT", NULL, NULL) > 0);
+    const uint32_t then = beats;
+    AWAIT(turn_both(), beats > then + 3);
+    assert_int_equal(kept_log_count("SCHEDULER-SILENT", NULL, NULL), 1);
+    is_silent = false;
+    AWAIT(turn_both(), kept_log_count("SCHEDULER-BACK", NULL, NULL) > 0);
 }
 
 int main(void)
@@ -130,6 +149,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_busy_engine_registers_once, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_refused_registration_is_repeated, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_silent_scheduler_is_dialed_anew, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_silent_scheduler_is_said_in_a_drain_too, open_all, close_all),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    kept_log_open();
+    log_init("test", LOG_INFO, false);
+    return kept_log_show(cmocka_run_group_tests(tests, NULL, NULL));
 }

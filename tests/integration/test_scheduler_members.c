@@ -462,9 +462,28 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     mesh_close();
 }
 
+// A worker that was drained ends as it was asked to: its address is not dialed any more, which a log would call unreachable.
+static void a_drained_worker_is_not_looked_for(void **state)
+{
+    struct rpc_channel *gateway = open_on_worker();
+    places_drained(scheduler, 1);
+    kv_worker_close();
+    UNTIL(!worker(1)->up);
+    assert_null(worker(1)->channel);
+    assert_int_equal(worker(1)->lost, 0);
+    kv_worker_open(0, 0, 0, 0); // started again
+    kv_worker_close();
+    UNTIL(!worker(1)->up);
+    assert_non_null(worker(1)->channel); // it was not drained
+    assert_int_equal(worker(1)->lost, 1);
+    gateway_close(gateway);
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drained_worker_is_not_looked_for),
         cmocka_unit_test(a_worker_of_another_model_is_told_the_shape),
         cmocka_unit_test(a_worker_that_names_a_model_is_a_worker),
         cmocka_unit_test(a_request_goes_only_to_an_s_part_that_knows_what_it_asks),

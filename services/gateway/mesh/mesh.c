@@ -147,6 +147,7 @@ struct mesh {
     atomic_bool expecting;               // a call of Expect is under way
     uint64_t watch_timer, silence_timer; // 0: not set
     uint32_t silences;                   // how often SILENT_US have passed since the latest state
+    struct repeat other_model;           // the mesh serves another model than this gateway
     // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;
     struct error start_error;
@@ -222,6 +223,7 @@ static void on_state(void *user, struct rpc_message *message)
     struct mesh *mesh = user;
     const Fastdecode__MeshState *told = rpc_message_unpack(message, &fastdecode__mesh_state__descriptor);
     struct mesh_state state = {.up = true};
+    char quoted[160];
 
     mesh->silences = 0;
     expect_state(mesh);
@@ -248,9 +250,13 @@ static void on_state(void *user, struct rpc_message *message)
         state.fingerprint = told->model->fingerprint;
     }
     if (state.fingerprint && mesh->config.fingerprint && state.fingerprint != mesh->config.fingerprint) {
-        if (state.ready)
-            log_error("MESH-OTHER-MODEL", "fingerprint=%016llx mesh_fingerprint=%016llx",
-                      (unsigned long long)mesh->config.fingerprint, (unsigned long long)state.fingerprint);
+        if (state.ready && repeat_is_due(&mesh->other_model, clock_now_us(), ""))
+            log_error(
+                "MESH-OTHER-MODEL",
+                "scheduler=%s mesh_model=%s fingerprint=%016llx mesh_fingerprint=%016llx times=%u "
+                "what=\"the mesh serves another model file than this gateway's --model: start one of them with the other's file\"",
+                rpc_channel_address(mesh->channel), log_quote(quoted, sizeof quoted, told->model->name),
+                (unsigned long long)mesh->config.fingerprint, (unsigned long long)state.fingerprint, mesh->other_model.count);
         state.ready = false;
         snprintf(state.reason, sizeof state.reason, "the mesh serves another model file than this gateway");
     }
