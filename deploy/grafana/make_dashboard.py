@@ -38,6 +38,8 @@ ROWS = [
         ("Time to first token", "s", "Arrival of a request to its first token.", quantiles("time_to_first_token_seconds")),
         ("Time between tokens", "s", "Of one sequence.", quantiles("time_between_tokens_seconds")),
         ("Requests", "reqps", "Answers by HTTP status.", [(gateways("http_responses_total", "mesh, code"), "{{code}}")]),
+        ("Refused requests", "reqps", "By the reason.", [
+            (gateways("http_responses_total", "mesh, reason", '{mesh=~"$mesh",reason!=""}') + " or on () vector(0)", "{{reason}}")]),
         ("Running and waiting", "short", "Interactive requests.", [(once("requests_running"), "running"), (once("requests_waiting"), "waiting"),
                                                                    (once("batch_requests_running"), "batch running"),
                                                                    (once("batch_requests_waiting"), "batch waiting")]),
@@ -81,6 +83,8 @@ ROWS = [
         ("Certificates", "s", "Time until each ends: of --tls, its CA, and HTTPS. Empty where there is none.", [
             (f"min by (mesh, service, certificate) (fastdecode_certificate_expiry_timestamp_seconds{MESH}) - time()", "{{service}} {{certificate}}"),
             (f"min by (mesh, certificate) (fastdecode_gateway_certificate_expiry_timestamp_seconds{MESH}) - time()", "gateway {{certificate}}")]),
+        ("Not written", "short", "Writes in the last ten minutes that a gateway's disk did not take.", [
+            (f"sum by (mesh, instance, what) (increase(fastdecode_gateway_not_written_total{MESH}[10m])) or on () vector(0)", "{{instance}} {{what}}")]),
         ("Gateways", "short", "Open HTTP requests of each gateway.", [(f"fastdecode_gateway_http_active{MESH}", "{{instance}}")]),
         ("Alerts", "short", "That fire now.", [('count by (alertname) (ALERTS{alertname=~"FastDecode.*",alertstate="firing"}) or on () vector(0)',
                                                "{{alertname}}")]),

@@ -45,7 +45,7 @@ static atomic_uint store_lines, saves;
 ssize_t write(int fd, const void *data, size_t bytes)
 {
     if (fd == STDERR_FILENO && memmem(data, bytes, " warn ", 6) && !getenv("FD_TEST_LOG")) {
-        atomic_fetch_add(&store_lines, memmem(data, bytes, "BATCH-STORE", 11) != NULL);
+        atomic_fetch_add(&store_lines, memmem(data, bytes, "BATCH-STORE file=/", 18) != NULL);
         return (ssize_t)bytes;
     }
     if (!refuses(fd))
@@ -443,6 +443,18 @@ static struct http_reply begin_upload(const char *key)
     return reply;
 }
 
+static void assert_not_written(int kind)
+{
+    struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
+
+    assert_int_equal(http_status(&reply), 200);
+    if (kind == DISK_FULL_FOR_FILES || kind == DISK_FULL)
+        assert_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"batch_results\"} 0\n"));
+    assert_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"batch_uploads\"} 0\n"));
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"batch_database\"} "));
+    http_free(&reply);
+}
+
 // Results wait for the disk, and each line has one in the end. Uploads and new batches are refused meanwhile.
 static void test_full_disk(void **state)
 {
@@ -461,6 +473,7 @@ static void test_full_disk(void **state)
         if (http_status(&reply) != 507)
             fail_msg("disk %d: %s", disks[i], reply.data);
         http_free(&reply);
+        assert_not_written(disks[i]);
         reply = look(id); // can be looked at
         assert_int_equal(http_status(&reply), 200);
         http_free(&reply);

@@ -290,6 +290,18 @@ static void test_this_hosts_connections(void **state)
 #define FLEX "{" PROMPT5 ",\"max_tokens\":3,\"service_tier\":\"flex\"}"
 #define NO_FLEX "{" PROMPT5 ",\"max_tokens\":3,\"service_tier\":\"default\",\"user\":\"flex\"}"
 
+// Whether the gateway's metrics have refused requests for the reason.
+static void assert_counted(uint32_t at, int status, const char *reason)
+{
+    struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
+    char wanted[128];
+
+    snprintf(wanted, sizeof wanted, "\nfastdecode_http_responses_total{code=\"%d\",reason=\"%s\"} ", status, reason);
+    if (!strstr(reply.data, wanted))
+        fail_msg("no '%s' in %s", wanted, reply.data);
+    http_free(&reply);
+}
+
 static void expect(uint32_t at, const char *headers, const char *body, int status)
 {
     struct http_reply reply = http_call(at, "POST", COMPLETION, headers, body);
@@ -316,6 +328,9 @@ static void test_queues_of_the_classes(void **state)
     expect(at, "", NO_FLEX, 429);
     expect(at, "", "{" PROMPT5 "}", 429);
     expect(at, "", "{\"prompt\":\"service_tier\"}", 429);
+    expect(at, "", "{" PROMPT5 ",\"max_tokens\":100000,\"service_tier\":\"flex\"}", 400);
+    assert_counted(at, 429, "queue_full");
+    assert_counted(at, 400, "context_length_exceeded");
     gateway_close(fresh);
     fake_set_batch_queue(&fake, 10, 10);
     fake_set(&fake, true, false, 7, 7);
@@ -357,6 +372,7 @@ static void test_share_of_a_key(void **state)
     assert_int_equal(http_status(&reply), 429);
     assert_non_null(strstr(reply.data, "Retry-After: "));
     http_free(&reply);
+    assert_counted(at, 429, "key_queue_share");
     waiting[2] = http_send(at, "POST", COMPLETION, KEY("first"), FLEX); // of another queue
     assert_true(fake_wait(&fake, saw_open, open + 3));
     reply = http_call(at, "GET", "/metrics", "", "");

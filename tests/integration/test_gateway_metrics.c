@@ -60,6 +60,36 @@ static void test_scheduler_is_asked_once_a_second(void **state)
     assert_in_range(fake_look(&fake).metrics_calls - before, 0, seconds + 1);
 }
 
+// Whether lines of the audit log were not written. The family is there before.
+static bool audit_is_counted(uint32_t at)
+{
+    struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
+    bool counted;
+
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"audit\"} "));
+    counted = !strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"audit\"} 0\n");
+    http_free(&reply);
+    return counted;
+}
+
+// A disk that takes no line of the audit log is counted: /dev/full is one.
+static void test_audit_is_not_written(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *opened;
+    struct http_reply reply;
+    struct error error;
+
+    config.audit_file = "/dev/full";
+    if (gateway_open(&config, &opened, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    reply = http_call(gateway_port(opened), "GET", "/health", "", "");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    AWAIT(usleep(2000), audit_is_counted(gateway_port(opened))); // the line comes once the answer was sent
+    gateway_close(opened);
+}
+
 // Then the page is the gateway's own part.
 static void test_no_memory_for_a_question(void **state)
 {
@@ -132,6 +162,7 @@ int main(int argc, char **argv)
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
         CASE(test_scheduler_is_asked_once_a_second),
+        CASE(test_audit_is_not_written),
         CASE(test_no_memory_for_a_question),
         CASE(test_malformed_lines),
         CASE(test_long_text),

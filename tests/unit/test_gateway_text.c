@@ -194,7 +194,10 @@ static void test_metrics(void **state)
     assert_int_equal(metrics_open(&metrics), STATUS_OK);
     metrics_observe(metrics, METRICS_FIRST_TOKEN, 0.003);
     metrics_observe(metrics, METRICS_FIRST_TOKEN, 1000);
-    metrics_answer(metrics, 429);
+    metrics_answer(metrics, 429, NULL);
+    for (uint32_t i = 0; i < 3; i++)
+        metrics_answer(metrics, 429, i == 1 ? "key_open" : "queue_full");
+    metrics_answer(metrics, 200, NULL);
     metrics_page_number(&page, "fastdecode_gateway_mesh_up", "gauge", "Up.", 1);
     metrics_page_model(&page, "vllm:num_requests_running", "Run.", "m\n\"", 0.25);
     metrics_page_counts(&page, metrics);
@@ -206,6 +209,9 @@ static void test_metrics(void **state)
     assert_non_null(strstr(text->data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.005\"} 1\n"));
     assert_non_null(strstr(text->data, "fastdecode_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"));
     assert_non_null(strstr(text->data, "fastdecode_http_responses_total{code=\"429\"} 1\n"));
+    assert_non_null(strstr(text->data, "fastdecode_http_responses_total{code=\"429\",reason=\"queue_full\"} 2\n"));
+    assert_non_null(strstr(text->data, "fastdecode_http_responses_total{code=\"429\",reason=\"key_open\"} 1\n"));
+    assert_non_null(strstr(text->data, "fastdecode_http_responses_total{code=\"200\"} 1\n"));
     assert_non_null(
         strstr(text->data,
                "# HELP fastdecode_gateway_mesh_up Up.\n# TYPE fastdecode_gateway_mesh_up gauge\nfastdecode_gateway_mesh_up 1\n"));

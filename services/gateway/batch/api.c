@@ -455,7 +455,7 @@ void batch_api_call(struct batch_api *api, struct exchange *exchange, enum batch
     snprintf(call->purpose, sizeof call->purpose, "%s", exchange_query(exchange, "purpose"));
     if (work_pool_push(api->thread, &call->work) == STATUS_OK)
         return;
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests for files wait, try again later");
+    api_limit(&error, "file_requests", "too many requests for files wait, try again later");
     error.retry_after_s = 1;
     exchange_refuse(exchange, &error);
     exchange_release(exchange);
@@ -517,4 +517,8 @@ void batch_api_close(struct batch_api *api)
     free(api);
 }
 
-void batch_api_stats(struct batch_api *api, struct batch_runner_stats *out) { batch_runner_stats(api->runner, out); }
+void batch_api_stats(struct batch_api *api, struct batch_runner_stats *out)
+{
+    batch_runner_stats(api->runner, out);
+    batch_store_failures(api->store, out->not_written);
+}

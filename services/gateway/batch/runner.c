@@ -160,9 +160,7 @@ static void batch_item_write(struct batch_item *item)
         return;
     }
     const int number = errno;
-    if (repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
-        log_warn("BATCH-DISK", "batch=%s error=\"%s\" times=%u", item->job->record.id, strerror(number),
-                 runner->disk_failures.count);
+    batch_store_failed(runner->config.store, BATCH_WRITE_RESULTS, item->job->record.id, strerror(number));
     if (batch_job_gives_up(item->job, number)) {
         batch_item_remove(item);
         return;
@@ -202,12 +200,6 @@ enum {
     PURGE_US = 30000000,
     FAILED_MAX = 64, // batches that cannot be opened now and are passed over
 };
-
-static void log_store_failure(struct batch_runner *runner, const struct error *error)
-{
-    if (repeat_is_due(&runner->store_failures, clock_now_us(), ""))
-        log_warn("BATCH-STORE", "error=\"%s\" times=%u", error->text, runner->store_failures.count);
-}
 
 // --- jobs ----------------------------------------------------------------------------------------------------------
 struct choice_of_job {
@@ -257,8 +249,7 @@ static bool end_job(struct batch_runner *runner, uint32_t index)
     struct error error;
 
     if (batch_job_end(job, runner->config.store, &error) != STATUS_OK) {
-        if (repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
-            log_warn("BATCH-DISK", "batch=%s error=\"%s\" times=%u", job->record.id, error.text, runner->disk_failures.count);
+        batch_store_failed(runner->config.store, BATCH_WRITE_RESULTS, job->record.id, error.text);
         return false;
     }
     log_info("BATCH-END", "batch=%s status=%s completed=%llu failed=%llu", job->record.id, batch_status_name(job->record.status),
@@ -282,9 +273,10 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
         log_info("BATCH-BEGIN", "batch=%s status=%s", job->record.id, batch_status_name(job->record.status));
         return true;
     }
-    if (error.status == STATUS_NOT_FOUND || repeat_is_due(&runner->open_failures, clock_now_us(), job->record.id))
+    if (error.status == STATUS_NOT_FOUND) {
         log_warn("BATCH-FAILED", "batch=%s error=%s", job->record.id, error.text);
-    if (error.status != STATUS_NOT_FOUND) { // the disk, say: tried again with the next purge
+    } else { // the disk, say: tried again with the next purge
+        batch_store_failed(runner->config.store, BATCH_WRITE_RESULTS, job->record.id, error.text);
         batch_job_close(job);
         free(job);
         runner->job_count--;
@@ -305,7 +297,7 @@ static void find_jobs(struct batch_runner *runner)
         choice.best_active = 0;
         choice.found = choice.ends = opened = false;
         if (batch_store_each_open(runner->config.store, consider, &choice, &error) != STATUS_OK) {
-            log_store_failure(runner, &error);
+            batch_store_failed(runner->config.store, BATCH_WRITE_DATABASE, "", error.text);
             choice.found = false;
         }
         choice.found = choice.found && runner->job_count < BATCH_JOBS_MAX + (choice.ends ? BATCH_JOBS_ENDING_MAX : 0);
@@ -328,7 +320,7 @@ static void check_ending(struct batch_runner *runner, struct batch_job *job, boo
     if (changed || job->look_again) {
         job->look_again = batch_store_is_cancelling(runner->config.store, job->record.id, &cancelled, &error) != STATUS_OK;
         if (job->look_again)
-            log_store_failure(runner, &error);
+            batch_store_failed(runner->config.store, BATCH_WRITE_DATABASE, "", error.text);
     }
     if (cancelled)
         batch_job_begin_ending(job, BATCH_CANCELLED);
@@ -352,7 +344,7 @@ static bool save(struct batch_runner *runner, struct batch_job *job, enum batch_
     struct error error;
 
     if (batch_store_set_progress(runner->config.store, job->record.id, status, &job->record.counts, &error) != STATUS_OK) {
-        log_store_failure(runner, &error);
+        batch_store_failed(runner->config.store, BATCH_WRITE_DATABASE, "", error.text);
         return false;
     }
     job->saved = job->record.counts;

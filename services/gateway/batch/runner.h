@@ -41,7 +41,8 @@ void batch_runner_wake(struct batch_runner *runner);
 
 struct batch_runner_stats {
     uint32_t jobs, in_flight;
-    uint64_t completed, failed; // lines with a result since the start
+    uint64_t completed, failed;              // lines with a result since the start
+    uint64_t not_written[BATCH_WRITE_COUNT]; // since the start
 };
 void batch_runner_stats(struct batch_runner *runner, struct batch_runner_stats *out);
 

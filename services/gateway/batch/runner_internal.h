@@ -51,9 +51,8 @@ struct batch_runner {
     struct batch_job *jobs[BATCH_JOBS_MAX + BATCH_JOBS_ENDING_MAX];
     uint32_t job_count, turn;
     uint64_t saved_us, purged_us;
-    struct repeat disk_failures, store_failures, open_failures; // of results; of the database; of a batch's files
-    struct expiry_clock expiry;                                 // windows and files end by it
-    bool busy;                                                  // there is more to do at once
+    struct expiry_clock expiry; // windows and files end by it
+    bool busy;                  // there is more to do at once
 };
 
 #endif

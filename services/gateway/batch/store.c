@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "services/gateway/batch/store_internal.h"
 
 static const char *const status_names[BATCH_STATUS_COUNT] = {
@@ -219,6 +220,34 @@ enum status batch_store_sync_names(struct batch_store *store, struct error *erro
     if (fsync(store->folder) == 0)
         return STATUS_OK;
     return error_set(error, STATUS_UNAVAILABLE, "%s/files: %s", store->config.dir, strerror(errno));
+}
+
+// --- a disk that does not take something ------------------------------------------------------------------------------
+void batch_store_failed(struct batch_store *store, enum batch_write what, const char *id, const char *why)
+{
+    struct repeat *repeat = &store->failed[what];
+
+    pthread_mutex_lock(&store->mutex);
+    store->failures[what]++;
+    const bool due = repeat_is_due(repeat, clock_now_us(), "");
+    const uint32_t count = repeat->count;
+    pthread_mutex_unlock(&store->mutex);
+    if (due && what == BATCH_WRITE_DATABASE)
+        log_warn("BATCH-STORE",
+                 "file=%s/batches.db error=\"%s\" times=%u what=\"free space on that disk, or mend it: batches wait until then\"",
+                 store->config.dir, why, count);
+    else if (due)
+        log_warn("BATCH-DISK",
+                 "dir=%s/files id=%s error=\"%s\" times=%u what=\"free space on that disk, or mend it: results wait until then, "
+                 "and uploads get status 507\"",
+                 store->config.dir, id, why, count);
+}
+
+void batch_store_failures(struct batch_store *store, uint64_t counts[BATCH_WRITE_COUNT])
+{
+    pthread_mutex_lock(&store->mutex);
+    memcpy(counts, store->failures, sizeof store->failures);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 // --- SQLite statements, with one look at what failed -----------------------------------------------------------------

@@ -105,6 +105,13 @@ bool batch_store_is_full(struct batch_store *store, const char *tenant);
 // OUT_OF_RANGE: the tenant has as many files as it may have.
 enum status batch_store_check_upload(struct batch_store *store, const char *tenant, struct error *error) MUST_CHECK;
 
+// --- a disk that does not take something --------------------------------------------------------------------------------
+enum batch_write { BATCH_WRITE_RESULTS, BATCH_WRITE_UPLOADS, BATCH_WRITE_DATABASE, BATCH_WRITE_COUNT };
+// Counts it, and logs it unless the log has just said so. id: of the batch or the file; "": neither.
+void batch_store_failed(struct batch_store *store, enum batch_write what, const char *id, const char *why);
+// How often each has failed since the start.
+void batch_store_failures(struct batch_store *store, uint64_t counts[BATCH_WRITE_COUNT]);
+
 // --- files --------------------------------------------------------------------------------------------------------------
 // Makes a file of an upload that is complete: syncs it, gives it its own name and adds its row. Its bytes were reserved. fd: the upload's.
 // UNAVAILABLE: the disk does not take it. OUT_OF_RANGE: the tenant has too many files.

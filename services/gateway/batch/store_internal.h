@@ -7,6 +7,7 @@
 #include <sqlite3.h>
 
 #include "common/base/checked.h"
+#include "common/base/log.h"
 #include "services/gateway/batch/store.h"
 
 enum { BATCH_ID_DIGITS = 24, BATCH_RESERVE_BYTES = 1 << 20, BATCH_RESERVE_LEAST_BYTES = 64 << 10 };
@@ -28,6 +29,8 @@ struct batch_store {
     sqlite3 *db;
     uint64_t bytes; // of all tenants
     struct batch_tenant *tenants;
+    uint64_t failures[BATCH_WRITE_COUNT];
+    struct repeat failed[BATCH_WRITE_COUNT];
 };
 
 // A statement at work. The first failure is kept and makes what follows do nothing.

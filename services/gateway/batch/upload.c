@@ -47,7 +47,10 @@ bool batch_api_fail(struct api_error *error, const char *param, const struct err
     switch (reason->status) {
     case STATUS_NOT_FOUND: return api_fail(error, 404, NULL, param, "%s", reason->text);
     case STATUS_FAILED_PRECONDITION: return api_fail(error, 409, "conflict", param, "%s", reason->text);
-    case STATUS_RESOURCE_EXHAUSTED: return api_fail(error, 429, "rate_limit_exceeded", param, "%s", reason->text);
+    case STATUS_RESOURCE_EXHAUSTED:
+        (void)api_fail(error, 429, "rate_limit_exceeded", param, "%s", reason->text);
+        error->reason = "open_batches";
+        return false;
     case STATUS_OUT_OF_RANGE: return api_fail(error, 413, "storage_full", param, "%s", reason->text);
     case STATUS_UNAVAILABLE: return api_fail(error, 507, "insufficient_storage", param, "%s", reason->text);
     default: return api_fail(error, 500, NULL, NULL, "%s", reason->text);
@@ -67,6 +70,7 @@ static char *field_of(struct upload *upload, enum upload_part part)
 
 static bool not_stored(struct upload *upload)
 {
+    batch_store_failed(upload->api->store, BATCH_WRITE_UPLOADS, upload->file.id, strerror(errno));
     return api_fail(&upload->error, 507, "insufficient_storage", "file", "the file cannot be stored: %s", strerror(errno));
 }
 
@@ -306,7 +310,7 @@ bool batch_api_begin_upload(struct batch_api *api, struct exchange *exchange, co
     exchange_set_sink(exchange, &sink); // from here on it is freed with the exchange
     if (!take_place(upload)) {
         error->retry_after_s = 1;
-        return api_fail(error, 429, "rate_limit_exceeded", NULL, "too many files are being uploaded, try again later");
+        return api_limit(error, "uploads", "too many files are being uploaded, try again later");
     }
     return true;
 }
@@ -348,7 +352,7 @@ bool batch_upload_finish(struct exchange *exchange, struct batch_file *out, stru
     pthread_mutex_unlock(&upload->mutex);
     if (refused) {
         error->retry_after_s = 1;
-        return api_fail(error, 429, "rate_limit_exceeded", NULL, "too many files are being uploaded, try again later");
+        return api_limit(error, "uploads", "too many files are being uploaded, try again later");
     }
     if (upload->error.status) {
         *error = upload->error;
@@ -359,7 +363,10 @@ bool batch_upload_finish(struct exchange *exchange, struct batch_file *out, stru
     if (!check_fields(upload, clock_wall_us() / 1000000, error))
         return false;
     snprintf(upload->file.purpose, sizeof upload->file.purpose, "batch");
-    if (batch_store_add_file(upload->api->store, &upload->file, upload->fd, &reason) != STATUS_OK)
+    const enum status status = batch_store_add_file(upload->api->store, &upload->file, upload->fd, &reason);
+    if (status == STATUS_UNAVAILABLE)
+        batch_store_failed(upload->api->store, BATCH_WRITE_UPLOADS, upload->file.id, reason.text);
+    if (status != STATUS_OK)
         return batch_api_fail(error, "file", &reason);
     upload->complete = true;
     *out = upload->file;

@@ -25,6 +25,17 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
     return false;
 }
 
+bool api_limit(struct api_error *error, const char *reason, const char *format, ...)
+{
+    va_list args;
+
+    *error = (struct api_error){.status = 429, .type = type_of_status(429), .code = "rate_limit_exceeded", .reason = reason};
+    va_start(args, format);
+    vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return false;
+}
+
 bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
 
 bool api_missing(struct api_error *error, const char *param)

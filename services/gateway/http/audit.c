@@ -21,7 +21,7 @@ struct audit {
     char *path;
     pthread_mutex_t lock; // of what follows
     int fd;
-    uint64_t complained_us;
+    uint64_t complained_us, failures;
 };
 
 static int open_file(const char *path) { return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600); }
@@ -62,10 +62,21 @@ static void complain(struct audit *audit, const char *why)
 {
     uint64_t now_us = clock_now_us();
 
+    audit->failures++;
     if (audit->complained_us && now_us - audit->complained_us < COMPLAIN_EVERY_US)
         return;
     audit->complained_us = now_us;
-    log_error("AUDIT-NOT-WRITTEN", "file=%s why=\"%s\"", audit->path, why);
+    log_error("AUDIT-NOT-WRITTEN",
+              "file=%s why=\"%s\" times=%llu what=\"free space on that disk, or mend it: these lines are lost\"", audit->path, why,
+              (unsigned long long)audit->failures);
+}
+
+uint64_t audit_failures(struct audit *audit)
+{
+    pthread_mutex_lock(&audit->lock);
+    const uint64_t failures = audit->failures;
+    pthread_mutex_unlock(&audit->lock);
+    return failures;
 }
 
 void audit_reopen(struct audit *audit)
@@ -111,6 +122,7 @@ void audit_add(struct audit *audit, struct exchange *exchange, int status, const
                 (unsigned long long)note.prompt_tokens, (unsigned long long)note.completion_tokens,
                 (double)(clock_now_us() - exchange_start_us(exchange)) * 1e-6);
     pthread_mutex_lock(&audit->lock);
+    errno = ENOSPC; // write() may be cut short without saying why
     if (line.failed)
         complain(audit, "no memory");
     else if (write(audit->fd, line.data, line.bytes) != (ssize_t)line.bytes)

@@ -19,6 +19,9 @@ void audit_close(struct audit *audit); // NULL is allowed
 // Appends the line of an exchange that is over. A line that cannot be written is logged, once a minute at most. Any thread.
 void audit_add(struct audit *audit, struct exchange *exchange, int status, const char *model);
 
+// Returns how many lines were lost, or attempts to open the file again failed, since the start. Any thread.
+uint64_t audit_failures(struct audit *audit);
+
 // Opens the file again, because it has been moved away. Any thread.
 void audit_reopen(struct audit *audit);
 

@@ -392,8 +392,9 @@ static void refuse_answer(struct exchange *exchange, struct text *body)
     struct api_error error;
 
     text_free(body);
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
+    api_limit(&error, "unread_answers", "too many answers wait to be read, try again later");
     append_error(exchange, &error, body);
+    exchange->note.refused = error.reason;
     add_header(exchange, "Retry-After", "1");
 }
 
@@ -422,6 +423,10 @@ void exchange_refuse(struct exchange *exchange, const struct api_error *error)
     char number[16];
 
     append_error(exchange, error, &body);
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->answer.kind == ANSWER_NONE)
+        exchange->note.refused = error->reason ? error->reason : error->code;
+    pthread_mutex_unlock(&exchange->mutex);
     if (error->retry_after_s) {
         snprintf(number, sizeof number, "%u", error->retry_after_s);
         exchange_add_header(exchange, "Retry-After", number);

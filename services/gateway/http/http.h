@@ -141,6 +141,7 @@ struct exchange_note {
     uint64_t prompt_tokens, completion_tokens;
     const char *finishes[EXCHANGE_FINISHES_MAX]; // [finish_count] why its choices ended; static
     uint32_t finish_count;
+    const char *refused; // why, for metrics; static; NULL: it was not refused
 };
 void exchange_note_owner(struct exchange *exchange, const char *owner);
 void exchange_note_usage(struct exchange *exchange, uint64_t prompt_tokens, uint64_t completion_tokens); // it uses the model, too

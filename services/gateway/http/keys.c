@@ -114,12 +114,11 @@ bool key_begin(struct key *key, struct key_grant *grant, struct api_error *error
     pthread_mutex_lock(&key->lock);
     uint64_t now = now_s();
     if (key->limits.open && key->open >= key->limits.open) {
-        ok = api_fail(error, 429, "rate_limit_exceeded", NULL, "this API key may have %u open requests, and has them",
-                      key->limits.open);
+        ok = api_limit(error, "key_open", "this API key may have %u open requests, and has them", key->limits.open);
         error->retry_after_s = 1;
     } else if (!rate_take(&key->requests, now, 1)) {
-        ok = api_fail(error, 429, "rate_limit_exceeded", NULL, "this API key may send %llu requests a minute",
-                      (unsigned long long)key->limits.requests);
+        ok = api_limit(error, "key_requests", "this API key may send %llu requests a minute",
+                       (unsigned long long)key->limits.requests);
         error->retry_after_s = rate_wait_s(&key->requests, now, 1);
     } else {
         key->open++;
@@ -143,8 +142,8 @@ bool key_take_tokens(struct key_grant *grant, uint64_t tokens, struct api_error 
         grant->second = now;
         grant->tokens = tokens;
     } else {
-        (void)api_fail(
-            error, 429, "rate_limit_exceeded", NULL,
+        (void)api_limit(
+            error, "key_tokens",
             "this API key may use %llu tokens a minute, of which %llu are left; the request needs up to %llu, its prompt and "
             "'max_tokens' together",
             (unsigned long long)key->limits.tokens, (unsigned long long)rate_left(&key->tokens, now), (unsigned long long)tokens);

@@ -193,9 +193,9 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
     struct api_error error;
 
     if (kept + bytes > server->config.max_body_bytes * BODIES_FACTOR)
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies are being received, try again later");
+        api_limit(&error, "request_bodies", "too many request bodies are being received, try again later");
     else if (unsent > server->config.max_unsent_bytes)
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
+        api_limit(&error, "unread_answers", "too many answers wait to be read, try again later");
     else
         return true;
     error.retry_after_s = 1;
@@ -224,7 +224,7 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
         api_fail(&error, 400, "bad_framing", NULL,
                  "the request's target is a URL without a host, or with a user's name or a port that is none");
     else if (is_crowded(server, connection))
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many connections from this address");
+        api_limit(&error, "address_connections", "too many connections from this address");
     if (error.status) {
         error.retry_after_s = error.status == 429;
         exchange_refuse(exchange, &error);

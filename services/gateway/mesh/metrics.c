@@ -10,7 +10,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600 };
+enum { BUCKET_COUNT = 18, ANSWERS_MAX = 128 };
 
 // Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared.
 static const double bounds[BUCKET_COUNT] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -21,11 +21,18 @@ struct histogram {
     double sum;
 };
 
+// Answers of one status for one reason ("": none). An entry that is not used yet has status 0.
+struct answer_count {
+    int status;
+    const char *reason;
+    uint64_t count;
+};
+
 struct metrics {
     pthread_mutex_t mutex;
     struct histogram histograms[METRICS_HISTOGRAM_COUNT];
     uint64_t counters[METRICS_COUNTER_COUNT];
-    uint64_t answers[STATUS_SLOTS];
+    struct answer_count answers[ANSWERS_MAX];
 };
 
 static const struct {
@@ -80,12 +87,19 @@ void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t
     pthread_mutex_unlock(&metrics->mutex);
 }
 
-void metrics_answer(struct metrics *metrics, int status)
+void metrics_answer(struct metrics *metrics, int status, const char *reason)
 {
-    if (status < 0 || status >= STATUS_SLOTS)
+    struct answer_count *entry = metrics->answers, *last = &metrics->answers[ANSWERS_MAX - 1];
+
+    if (status < 100 || status > 599)
         return;
+    reason = reason ? reason : "";
     pthread_mutex_lock(&metrics->mutex);
-    metrics->answers[status]++;
+    while (entry < last && entry->status && (entry->status != status || strcmp(entry->reason, reason) != 0))
+        entry++;
+    if (!entry->status)
+        *entry = (struct answer_count){.status = status, .reason = reason};
+    entry->count++;
     pthread_mutex_unlock(&metrics->mutex);
 }
 
@@ -234,10 +248,12 @@ void metrics_page_counts(struct metrics_page *page, struct metrics *metrics)
     }
     for (i = 0; i < METRICS_COUNTER_COUNT; i++)
         metrics_page_number(page, counter_names[i].name, "counter", counter_names[i].help, metrics->counters[i]);
-    metrics_page_family(page, answers, "counter", "Answers sent, by HTTP status.");
-    for (i = 0; i < STATUS_SLOTS; i++)
-        if (metrics->answers[i])
-            text_format(&page->text, "%s{code=\"%u\"} %llu\n", answers, i, (unsigned long long)metrics->answers[i]);
+    metrics_page_family(page, answers, "counter", "Answers sent, by HTTP status and, of refused requests, the reason.");
+    for (i = 0; i < ANSWERS_MAX && metrics->answers[i].status; i++) {
+        const struct answer_count *entry = &metrics->answers[i];
+        text_format(&page->text, entry->reason[0] ? "%s{code=\"%d\",reason=\"%s\"} %llu\n" : "%s{code=\"%d\"%s} %llu\n", answers,
+                    entry->status, entry->reason, (unsigned long long)entry->count);
+    }
     pthread_mutex_unlock(&metrics->mutex);
 }
 

@@ -41,8 +41,8 @@ void metrics_close(struct metrics *metrics);
 
 void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds);
 void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add);
-// Counts an answer that was sent with this status.
-void metrics_answer(struct metrics *metrics, int status);
+// Counts an answer that was sent with this status. reason: why the request was refused; static, one of a few dozen; NULL: it was not.
+void metrics_answer(struct metrics *metrics, int status, const char *reason);
 
 // Begin a family; type: "gauge" or "counter". Names are borrowed. The second writes its only sample, too.
 void metrics_page_family(struct metrics_page *page, const char *name, const char *type, const char *help);

@@ -291,7 +291,7 @@ static void refuse_full(struct request *request)
 {
     struct api_error error;
 
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full, try again later");
+    api_limit(&error, "queue_full", "the queue is full, try again later");
     error.retry_after_s = request_retry_after_s(request->owner->state.predicted_wait_ms);
     request_fail(request, &error);
 }

@@ -239,6 +239,27 @@ static void add_batches(struct metrics_page *page, struct batch_api *batches)
                 (unsigned long long)stats.completed, results, (unsigned long long)stats.failed);
 }
 
+// Appends how often the disks did not take something.
+static void add_not_written(struct metrics_page *page, struct gateway *gateway)
+{
+    static const char name[] = "fastdecode_gateway_not_written_total";
+    static const char *const batch_writes[BATCH_WRITE_COUNT] = {[BATCH_WRITE_RESULTS] = "batch_results",
+                                                                [BATCH_WRITE_UPLOADS] = "batch_uploads",
+                                                                [BATCH_WRITE_DATABASE] = "batch_database"};
+    struct batch_runner_stats stats;
+
+    if (!gateway->audit && !gateway->batches)
+        return;
+    metrics_page_family(page, name, "counter", "Writes that a disk did not take, by what was to be written.");
+    if (gateway->audit)
+        text_format(&page->text, "%s{what=\"audit\"} %llu\n", name, (unsigned long long)audit_failures(gateway->audit));
+    if (!gateway->batches)
+        return;
+    batch_api_stats(gateway->batches, &stats);
+    for (uint32_t i = 0; i < BATCH_WRITE_COUNT; i++)
+        text_format(&page->text, "%s{what=\"%s\"} %llu\n", name, batch_writes[i], (unsigned long long)stats.not_written[i]);
+}
+
 // When certificates end, if there are some.
 static void add_certificates(struct metrics_page *page, struct gateway *gateway)
 {
@@ -277,6 +298,7 @@ static void finish_metrics(void *arg, const char *mesh_text)
         metrics_page_number(&page, "fastdecode_gateway_trace_spans_dropped_total", "counter",
                             "Spans that were lost on their way to the collector.", spans.dropped);
     }
+    add_not_written(&page, gateway);
     add_certificates(&page, gateway);
     metrics_page_counts(&page, gateway->metrics);
     if (mesh_text)

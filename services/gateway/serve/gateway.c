@@ -101,8 +101,10 @@ static void on_tick(void *arg)
 static void on_done(void *arg, struct exchange *exchange, int status)
 {
     struct gateway *gateway = arg;
+    struct exchange_note note;
 
-    metrics_answer(gateway->metrics, status);
+    exchange_note(exchange, &note);
+    metrics_answer(gateway->metrics, status, note.refused);
     root_span_end(gateway->otlp, exchange, status, language_name(gateway->language));
     if (gateway->audit)
         audit_add(gateway->audit, exchange, status, language_name(gateway->language));

@@ -47,11 +47,11 @@ static bool is_full(const struct gateway *gateway, const struct mesh_state *stat
     uint32_t share = (uint32_t)MAX((most ? most : gateway->config.max_queue) * gateway->config.key_share, 1);
 
     if ((kind & API_MESH) && state->ready && most && waiting >= most)
-        api_fail(error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests%s wait), try again later", waiting,
-                 batch ? " of service_tier \"flex\"" : "");
+        api_limit(error, "queue_full", "the queue is full (%u requests%s wait), try again later", waiting,
+                  batch ? " of service_tier \"flex\"" : "");
     else if (key && keys_count(gateway->keys) > 1 &&
              atomic_load_explicit(&key->waiting[batch], memory_order_relaxed) + more > share)
-        api_fail(error, 429, "rate_limit_exceeded", NULL, "this API key has its share of the queue, try again later");
+        api_limit(error, "key_queue_share", "this API key has its share of the queue, try again later");
     else
         return false;
     error->retry_after_s = request_retry_after_s(batch ? state->predicted_wait_batch_ms : state->predicted_wait_ms);
@@ -156,7 +156,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     exchange_body(exchange, &bytes);
     if (work_pool_push(bytes <= QUICK_BYTES ? gateway->quick : gateway->pool, work) == STATUS_OK)
         return;
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests wait to be read, try again later");
+    api_limit(&error, "unread_requests", "too many requests wait to be read, try again later");
     error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
     refuse(exchange, key, &error);
     free_work(work);
