@@ -442,7 +442,10 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
                  handshake_client_hello(channel->loop, &channel->config.hello, channel->max_message_bytes, &channel->handshake));
     } else if (event == PIPE_GONE) {
         enter(channel);
-        go_down(channel, "the connection closed", true);
+        go_down(channel,
+                channel->endpoint.met_tls ? "the peer speaks TLS: want its address with tls+tcp:// instead of tcp://, and --tls"
+                                          : "the connection closed",
+                true);
         leave(channel);
     }
 }

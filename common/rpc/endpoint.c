@@ -95,6 +95,7 @@ static void on_gone(void *user, uint32_t id)
         if ((*at)->id == id) {
             pipe = *at;
             *at = pipe->next;
+            endpoint->met_tls = pipe->link->met_tls;
             free_pipe(pipe);
             break;
         }
@@ -220,6 +221,7 @@ void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t ma
     endpoint->max_message_bytes = max_message_bytes;
     endpoint->pipes = NULL;
     endpoint->beside_port = NULL;
+    endpoint->met_tls = false;
     memset(endpoint->ports, 0, sizeof endpoint->ports);
     endpoint->opened = true;
 }

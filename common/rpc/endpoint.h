@@ -17,6 +17,7 @@ struct endpoint {
     bool opened;
     bool lent;           // what it receives lies in memory that was lent; set before endpoint_open(), as is
     uint32_t peer_roles; // what a peer that is dialed may be, see transport.h
+    bool met_tls;        // of the pipe that is gone, see transport.h
     bool *closed;        // set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks
     uint32_t next_pipe;  // ids are not used twice, over openings too
     uint64_t max_message_bytes;

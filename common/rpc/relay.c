@@ -122,6 +122,11 @@ void relay_gone(struct relay_link *link)
 
 bool relay_received(struct relay_link *link, size_t count, void (*deliver)(void *arg, struct frame *frame))
 {
+    const unsigned char *bytes = link->reader.frame ? link->reader.frame->wire : NULL;
+
+    // An alert: the peer took our hello for a bad one of TLS.
+    if (link->reader.have == 0 && count >= 2 && bytes[0] == 0x15 && bytes[1] == 0x03)
+        link->base.met_tls = true;
     link->reader.max_message_bytes = atomic_load_explicit(&link->max_message_bytes, memory_order_relaxed);
     return frame_reader_take(&link->reader, count, deliver, link);
 }

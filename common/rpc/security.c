@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/secret_file.h"
 #include "common/rpc/address.h"
 
 // --- the mesh secret ---
@@ -49,6 +50,8 @@ enum status rpc_secret_read(const char *path, struct rpc_secret *out, struct err
         return STATUS_OK;
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium cannot be initialized");
+    if (secret_file_check(path, error))
+        return error_prefix(error, "--" RPC_SECRET_OPTION);
     ssize_t length = read_file(path, bytes);
     if (length < 0)
         return error_set(error, STATUS_NOT_FOUND, "--" RPC_SECRET_OPTION " %s: %s", path, strerror(errno));
@@ -89,6 +92,16 @@ enum status rpc_secret_create(const char *path, struct error *error)
 
 // --- secret and certificate together ---
 
+// Plain tcp beyond loopback without a secret: anybody who reaches the address could act as any service.
+static enum status check_insecure(const struct rpc_security_settings *settings, const struct rpc_secret *secret,
+                                  struct error *error)
+{
+    if (!settings->is_insecure || secret->is_set)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT,
+                     "--insecure wants --" RPC_SECRET_OPTION ": give all services the same (openssl rand -hex 32 makes a secret)");
+}
+
 static const char *tls_of(const struct rpc_security_settings *settings)
 {
     return settings->tls && strcmp(settings->tls, "none") != 0 ? settings->tls : NULL;
@@ -101,6 +114,8 @@ enum status rpc_security_open(const struct rpc_security_settings *settings, cons
 
     *out = (struct rpc_security){.is_insecure = settings->is_insecure};
     status = rpc_secret_read(settings->mesh_secret_file, &out->secret, error);
+    if (!status)
+        status = check_insecure(settings, &out->secret, error);
     if (!status && tls_of(settings))
         status = rpc_tls_open(tls_of(settings), service, &out->tls, error);
     return status;
@@ -187,6 +202,8 @@ enum status rpc_security_check(const struct rpc_security_settings *settings, con
     enum status status = rpc_secret_read(settings->mesh_secret_file, &secret, error);
     const struct protection has = {.has_tls = tls_of(settings), .has_secret = secret.is_set, .is_insecure = settings->is_insecure};
 
+    if (!status)
+        status = check_insecure(settings, &secret, error);
     if (!status && has.has_tls)
         status = rpc_tls_check(tls_of(settings), service, error);
     for (uint32_t i = 0; !status && i < ARRAY_COUNT(addresses->listens); i++)

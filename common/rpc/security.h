@@ -19,7 +19,8 @@
 enum { RPC_SECRET_KEY_BYTES = 32, RPC_SECRET_BYTES_MIN = 16, RPC_SECRET_BYTES_MAX = 4096 };
 
 #define RPC_SECRET_OPTION "mesh-secret-file"
-#define RPC_SECRET_HELP "file with the secret that all services of the mesh share; required by --insecure"
+#define RPC_SECRET_HELP \
+    "file with the secret that all services of the mesh share, closed to others (mode 600); required by --insecure"
 
 // A plain value. Zeroed: no secret.
 struct rpc_secret {

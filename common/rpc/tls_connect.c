@@ -359,10 +359,14 @@ static void refuse_arrival(struct tls_acceptor *acceptor, uint32_t index, const 
 static bool begin_session(struct tls_acceptor *acceptor, struct arrival *arrival)
 {
     const struct tls_peer expected = {.roles = RPC_IS_ANY}; // which method it may call is the server's question
-    char byte;
+    // OpenSSL says nothing to a peer that does not speak TLS. An alert (handshake_failure) lets one of ours say what is wrong.
+    static const unsigned char alert[] = {0x15, 0x03, 0x03, 0, 2, 2, 40}, handshake = 0x16;
+    unsigned char byte;
 
     if (recv(arrival->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
         return false;
+    if (byte != handshake)
+        (void)!send(arrival->fd, alert, sizeof alert, MSG_DONTWAIT | MSG_NOSIGNAL);
     dial_set_options(arrival->fd);
     arrival->session = tls_session_open(acceptor->config.tls, arrival->fd, true, &expected);
     if (!arrival->session)

@@ -16,6 +16,7 @@ struct transport_link {
     uint32_t id;        // given by the endpoint, before it starts the link; of one that was offered: of the link beside it
     bool is_usable;     // what is sent arrives: the peer is known to be at the other end
     bool is_local;      // the peer is on this host
+    bool met_tls;       // the peer speaks TLS, which this transport does not; known once the link is gone
     enum rpc_role role; // that the peer's certificate names; RPC_ROLE_NONE: this transport has no certificates
     const char *at;     // of ours, at which it was accepted, or what was dialed; NULL: this transport does not know
     const char *peer;   // "10.0.0.3:4711", or what was dialed; NULL: this transport does not know

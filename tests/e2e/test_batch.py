@@ -124,6 +124,7 @@ def test_refused_key_and_path(start_mesh, files, tmp_path):
     """A wrong key or URL is nothing that a line is to blame for: the run ends, and OUT has no answer that would never be asked again."""
     source, target = files
     keys = tmp_path / "keys"
+    keys.touch(0o600)
     keys.write_text("right\n")
     mesh = start_mesh("--api-key-file", keys)
     write_lines(source, [request(i) for i in range(20)])

@@ -192,6 +192,7 @@ def test_one_owner(mesh, tmp_path):
 
 def test_tenants(start_mesh, tmp_path):
     keys = tmp_path / "keys"
+    keys.touch(0o600)
     keys.write_text("alpha\nbeta\n")
     mesh = start_mesh("--batch-dir", tmp_path / "dir", "--api-key-file", keys)
     alpha, beta, nobody = client_of(mesh, "alpha"), client_of(mesh, "beta"), client_of(mesh, "gamma")

@@ -73,6 +73,7 @@ def test_embeddings_in_large_pieces(tmp_path):
 
 
 def test_wrong_key(tmp_path):
+    (tmp_path / "keys").touch(0o600)
     (tmp_path / "keys").write_text("right\n")
     with Played("--api-key-file", tmp_path / "keys") as played:
         assert use("litellm_wrong_key", played.url, str(tmp_path)) == {"error": "AuthenticationError"}

@@ -72,9 +72,11 @@ def test_limits_hold_exactly(start_mesh, tmp_path):
         running = [pool.submit(ask, mesh.url, other, 1000) for _ in range(8)]
         mesh.wait_metric("fastdecode_requests_running", lambda count: count == 8)  # all of them have begun
         replaced = tmp_path / "keys.new"
+        replaced.touch(0o600)
         replaced.write_text("".join(lines) + "broken line here\n", encoding="ascii")
         os.replace(replaced, keys)  # refused: the old one counts
         wait_until(lambda: "KEYS-NOT-READ" in open(os.path.join(mesh.run_dir, "gateway.log"), encoding="utf-8").read(), 30)
+        replaced.touch(0o600)
         replaced.write_text("".join(lines), encoding="ascii")
         os.replace(replaced, keys)
         wait_until(lambda: ask(mesh.url, other)[0] == 401, 30)
@@ -131,6 +133,29 @@ def test_certificates(start_mesh, tmp_path):
     loose = ssl._create_unverified_context()  # pylint: disable=protected-access
     status, _, body = ask(mesh.url, "", context=loose, path="/metrics")
     assert status == 404 and "--admin-listen" in body["error"]["message"]
+
+
+def test_a_key_that_a_gateway_would_refuse_is_not_added(tmp_path):
+    """Whoever adds it is told, and not the one who starts the gateway next."""
+    keys = tmp_path / "keys"
+    make_key(keys, "team", "--requests", 600)
+    make_key(keys, "team", "--requests", 600)  # for rotation
+    before = keys.read_bytes()
+    for limits in ((), ("--requests", 60), ("--requests", 600, "--class", "batch")):
+        done = fastdecode("key", "team", "--add", keys, *limits)
+        assert done.returncode == 2 and not done.stdout and f"{keys} line 3: 'team' has other limits in line 1" in done.stderr, done
+    keys.chmod(0o644)
+    done = fastdecode("key", "other", "--add", keys)
+    assert done.returncode == 2 and not done.stdout and f"chmod 600 {keys}" in done.stderr, done
+    assert keys.read_bytes() == before
+    gateway = [f"{BUILD}/bin/gateway", "--model", tiny(), "--api-key-file", keys, "--check"]
+    done = subprocess.run(gateway, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"--api-key-file: {keys}: other users can read or change it (mode 644): chmod 600 {keys}" in done.stderr, done
+    keys.chmod(0o600)
+    assert subprocess.run(gateway, check=False).returncode == 0
+    keys.write_bytes(before + b"a broken line\n")
+    done = fastdecode("key", "other", "--add", keys)
+    assert done.returncode == 2 and f"{keys} line 3: " in done.stderr, done
 
 
 def test_one_open_request(start_mesh, tmp_path):

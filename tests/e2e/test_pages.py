@@ -149,6 +149,7 @@ def test_each_page_at_its_address(start_mesh, browser):
 
 def test_the_mesh_with_a_key(start_mesh, browser, tmp_path):
     """With --admin-key-file the page asks for a key, and shows the mesh with the right one."""
+    (tmp_path / "keys").touch(0o600)
     (tmp_path / "keys").write_text("secret-key\n", encoding="ascii")
     mesh = start_mesh("--admin-key-file", tmp_path / "keys")
     browser.open(mesh.url + "/mesh")

@@ -125,6 +125,7 @@ def test_a_service_does_not_start_with_a_certificate_that_peers_would_refuse(tmp
 
 def test_plain_tcp_beyond_loopback_is_not_connected_to(tmp_path):
     secret = tmp_path / "secret"
+    secret.touch(0o600)
     secret.write_text("not a short one, this secret\n")
     for name, more in (("kv-worker", ["--kv-memory", "1M"]), ("s-part", ["--model", tiny(), "--calibrate", "off", "--local-pool", "1M"]),
                        ("gateway", ["--model", tiny(), "--port", "0"])):
@@ -232,6 +233,7 @@ def test_what_a_sniffer_sees(tmp_path, folder, plain):
     if reason:
         pytest.skip(reason)
     secret, port = tmp_path / "secret", tmp_path / "port"
+    secret.touch(0o600)
     secret.write_text("not a short one, this secret\n")
     log = lambda name: (tmp_path / f"{name}.log").read_text(errors="replace")
     started = []

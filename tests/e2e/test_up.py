@@ -215,6 +215,7 @@ def test_address_space_counts_as_memory():
 ])
 def test_worker_that_could_not_be_reached(tmp_path, options, says):
     secret = tmp_path / "secret"
+    secret.touch(0o600)
     secret.write_text("not a short one, this secret\n")
     command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", "--insecure", "--mesh-secret-file", secret, *options]
     done = run(command)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/status.h"
@@ -38,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error error = {0};
     int fd = memfd_create("keys", MFD_CLOEXEC);
 
-    assert_always(fd >= 0 && write(fd, data, size) == (ssize_t)size);
+    assert_always(fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, data, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (!keys_open(path, &keys, &error)) {
         uint32_t count = keys_count(keys);

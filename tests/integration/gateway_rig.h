@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -30,6 +31,7 @@ static inline void write_file(const char *path, const void *bytes, size_t count)
 {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0); // it may be a key
     assert_int_equal(fwrite(bytes, 1, count, file), count);
     assert_int_equal(fclose(file), 0);
 }

@@ -553,12 +553,9 @@ static void test_uploads_of_one_key(void **state)
     enum { SHARE = 16 };
     struct http_reply uploads[SHARE];
     static char path[160];
-    FILE *file;
 
     snprintf(path, sizeof path, "%s/keys", folder);
-    file = fopen(path, "w");
-    fputs("alpha\nbeta\n", file);
-    fclose(file);
+    write_file(path, "alpha\nbeta\n", 11);
     gateway_close(other);
     key_file = path;
     open_other();

@@ -188,6 +188,7 @@ static void plain_text_is_refused(void **state)
     harness_open(&client, plain);
     HARNESS_UNTIL(&client, client.downs >= 1);
     assert_int_equal(client.ups, 0);
+    assert_non_null(strstr(client.why, "the peer speaks TLS: want its address with tls+tcp://"));
     harness_close(&client);
     struct frame_socket web = frame_connect(server.address);
     assert_true(frame_write(&web, "GET / HTTP/1.1\r\n\r\n", 18));

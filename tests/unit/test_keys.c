@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@ static void write_file(const char *text)
 {
     FILE *file = fopen(path, "w");
     assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
     fputs(text, file);
     fclose(file);
 }
@@ -103,7 +105,7 @@ static void test_refused_files(void **state)
         {"na/me blake2b:00\n", "an owner's name has letters"},
         {named[0], "whole number from 1 on"},
         {named[1], "an unknown limit"},
-        {named[2], "line 2: this owner has other limits"},
+        {named[2], "line 2: 'x' has other limits in line 1"},
         {named[3], "line 2: this key has another owner"},
         {"a b c d e f g h i\n", "more fields"},
     };
@@ -115,6 +117,30 @@ static void test_refused_files(void **state)
         if (!strstr(error.text, files[i].why))
             fail_msg("%s: not \"%s\"", error.text, files[i].why);
     }
+}
+
+// Its readers could use plain keys, and its writers could add some.
+static void test_files_that_others_can_read(void **state)
+{
+    static const mode_t modes[] = {0644, 0640, 0606, 0620};
+    struct keys *keys;
+    struct error error;
+    char wanted[64];
+
+    write_file("sk-one\n");
+    snprintf(wanted, sizeof wanted, "chmod 600 %s", path);
+    for (size_t i = 0; i < ARRAY_COUNT(modes); i++) {
+        assert_int_equal(chmod(path, modes[i]), 0);
+        assert_int_equal(keys_open(path, &keys, &error), STATUS_FAILED_PRECONDITION);
+        assert_non_null(strstr(error.text, wanted));
+    }
+    if (geteuid() == 0) { // another's: as root's file is to a service
+        assert_int_equal(chmod(path, 0644) || chown(path, 65534, 65534), 0);
+        assert_int_equal(keys_open(path, &keys, &error), STATUS_OK);
+        keys_close(keys);
+        assert_int_equal(chown(path, 0, 0), 0);
+    }
+    assert_int_equal(chmod(path, 0600), 0);
 }
 
 static void test_reload(void **state)
@@ -208,8 +234,12 @@ static void test_time_tells_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_is_known), cmocka_unit_test(test_refused_files),      cmocka_unit_test(test_reload),
-        cmocka_unit_test(test_tokens),       cmocka_unit_test(test_time_tells_nothing),
+        cmocka_unit_test(test_who_is_known),
+        cmocka_unit_test(test_refused_files),
+        cmocka_unit_test(test_files_that_others_can_read),
+        cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_time_tells_nothing),
     };
     int fd = mkstemp(path);
     if (fd < 0)

@@ -68,6 +68,26 @@ static void a_weak_or_endless_one_is_an_error(void **state)
     assert_int_equal(rpc_secret_read(path, &secret, &error), STATUS_INVALID_ARGUMENT);
 }
 
+static void one_that_others_can_read_is_an_error(void **state)
+{
+    const struct rpc_security_settings insecure = {.mesh_secret_file = path, .is_insecure = true}, none = {.is_insecure = true};
+    struct rpc_security security;
+    struct rpc_secret secret;
+    struct error error;
+    assert_int_equal(read_text("correct horse battery", &secret, &error), STATUS_OK);
+    assert_int_equal(rpc_security_open(&insecure, "scheduler", &security, &error), STATUS_OK);
+    rpc_security_close(&security);
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_int_equal(rpc_secret_read(path, &secret, &error), STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(error.text, "--mesh-secret-file: "));
+    assert_non_null(strstr(error.text, "chmod 600 "));
+    assert_false(secret.is_set);
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(rpc_security_check(&none, "scheduler", &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "--insecure wants --mesh-secret-file"));
+    assert_int_equal(rpc_security_open(&none, "scheduler", &security, &error), STATUS_INVALID_ARGUMENT);
+}
+
 static void a_created_one_is_new_and_private(void **state)
 {
     struct rpc_secret first, second;
@@ -130,9 +150,13 @@ static void a_tcp_address_ends_with_a_port(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_secret_is_what_the_file_says),    cmocka_unit_test(no_file_is_no_secret),
-        cmocka_unit_test(a_weak_or_endless_one_is_an_error), cmocka_unit_test(a_created_one_is_new_and_private),
-        cmocka_unit_test(a_tcp_address_ends_with_a_port),    cmocka_unit_test(only_this_machine_reaches_local_addresses),
+        cmocka_unit_test(a_secret_is_what_the_file_says),
+        cmocka_unit_test(no_file_is_no_secret),
+        cmocka_unit_test(a_weak_or_endless_one_is_an_error),
+        cmocka_unit_test(one_that_others_can_read_is_an_error),
+        cmocka_unit_test(a_created_one_is_new_and_private),
+        cmocka_unit_test(a_tcp_address_ends_with_a_port),
+        cmocka_unit_test(only_this_machine_reaches_local_addresses),
     };
     snprintf(path, sizeof path, "/tmp/fd-test-secret-XXXXXX");
     int fd = mkstemp(path);

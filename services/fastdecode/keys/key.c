@@ -8,9 +8,10 @@
 
 #include <sodium.h>
 
-#include "common/api/apikey.h"
+#include "common/api/apikey_file.h"
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/base/secret_file.h"
 #include "services/fastdecode/keys/commands.h"
 
 enum { LINE_BYTES = 640 }; // more than any line has: a name, a hash, three numbers, a class and a list of models
@@ -48,11 +49,33 @@ static void make_line(const struct key_settings *s, const char *name, const char
         add_word(line, "models", s->models);
 }
 
+// Whether a gateway will take the file with this line behind it.
+static enum status check_file(int fd, const char *path, const char *line, struct error *error)
+{
+    struct apikey_file known = {0};
+    char text[LINE_BYTES];
+    enum status status = secret_file_check(path, error);
+    FILE *file = status ? NULL : fdopen(dup(fd), "r");
+
+    if (!status && !file)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: %s", path, strerror(errno));
+    if (!status)
+        status = apikey_file_read(file, path, &known, error);
+    snprintf(text, sizeof text, "%s", line);
+    if (!status)
+        status = apikey_file_add(&known, path, text, error);
+    apikey_file_close(&known);
+    if (file)
+        fclose(file);
+    return status;
+}
+
 // Appends the line in one write, so that a gateway that reads the file meanwhile sees all of it or none.
 static int append(const char *path, const char *line)
 {
     char text[LINE_BYTES + 2];
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600), length, failed;
+    struct error error;
     char last = '\n';
     off_t bytes;
 
@@ -62,6 +85,11 @@ static int append(const char *path, const char *line)
         if (fd >= 0)
             close(fd);
         return error_exit_code(&error);
+    }
+    if (check_file(fd, path, line, &error)) {
+        fprintf(stderr, "fastdecode key: nothing was added: %s\n", error.text);
+        close(fd);
+        return error.status == STATUS_RESOURCE_EXHAUSTED ? 3 : 2;
     }
     bytes = lseek(fd, 0, SEEK_END);
     if (bytes > 0)

@@ -13,11 +13,11 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/api/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/file_version.h"
 #include "common/base/log.h"
+#include "common/base/secret_file.h"
 
 // --- rate ------------------------------------------------------------------------------------------------------------
 
@@ -183,12 +183,8 @@ void key_state(struct key *key, struct key_state *out)
 enum {
     SLOT_COUNT = 2 * KEYS_MAX,
     HASH_BYTES = APIKEY_HASH_BYTES,
-    TENANT_HASH_BYTES = 16,
     OWNERS_MAX = 16 * KEYS_MAX, // those that the file no longer names included
-    LINE_BYTES = 2048,
-    FIELDS_MAX = 8,
 };
-#define LIMIT_MAX 1000000000000ull
 
 struct entry {
     unsigned char hash[HASH_BYTES]; // keyed, of the key's hash
@@ -218,18 +214,6 @@ static void hash_again(const struct keys *keys, const unsigned char hash[HASH_BY
     crypto_generichash(out, HASH_BYTES, hash, HASH_BYTES, keys->secret, sizeof keys->secret);
 }
 
-// The tenant is the same at all gateways, so it depends on the name, or on the plain key, alone.
-static void name_tenant(const char *of, bool is_name, char tenant[KEY_TENANT_BYTES])
-{
-    static const unsigned char purposes[2][crypto_generichash_blake2b_PERSONALBYTES] = {"fastdecode owner", "fastdecode named"};
-    unsigned char hash[TENANT_HASH_BYTES];
-
-    crypto_generichash_blake2b_salt_personal(hash, sizeof hash, (const unsigned char *)of, strlen(of), NULL, 0, NULL,
-                                             purposes[is_name]);
-    memcpy(tenant, "key-", 4);
-    sodium_bin2hex(tenant + 4, KEY_TENANT_BYTES - 4, hash, sizeof hash);
-}
-
 // --- owners ---------------------------------------------------------------------------------------------------------------
 
 // The owner with that tenant, new if there is none yet; NULL: no memory, or too many.
@@ -252,7 +236,7 @@ static struct key *owner_of(struct keys *keys, const char *name, const char *ten
     return owner;
 }
 
-static void set_limits(struct key *owner, const struct key_limits *limits)
+static void set_limits(struct key *owner, const struct apikey_limits *limits)
 {
     pthread_mutex_lock(&owner->lock);
     owner->limits = *limits;
@@ -262,87 +246,6 @@ static void set_limits(struct key *owner, const struct key_limits *limits)
 }
 
 // --- the file -------------------------------------------------------------------------------------------------------------
-
-// A line that has been read: a plain key, or a name with a hash and limits.
-struct line {
-    const char *name; // "": plain
-    unsigned char hash[HASH_BYTES];
-    char tenant[KEY_TENANT_BYTES];
-    struct key_limits limits;
-};
-
-struct reading {
-    struct keys *keys;
-    struct table *table;
-    struct key_limits *limits; // [KEYS_MAX] of each entry's owner, set only when all of the file is right
-    const char *path;
-    uint32_t number; // of the line
-    struct error *error;
-};
-
-static enum status wrong(const struct reading *r, const char *what)
-{
-    return error_set(r->error, STATUS_INVALID_ARGUMENT, "%s line %u: %s", r->path, r->number, what);
-}
-
-static bool read_limit(const char *value, uint64_t most, uint64_t *out)
-{
-    char *end;
-
-    errno = 0;
-    *out = strtoull(value, &end, 10);
-    return *value >= '0' && *value <= '9' && !*end && !errno && *out >= 1 && *out <= most;
-}
-
-static enum status read_field(const struct reading *r, char *field, struct key_limits *out)
-{
-    char *value = strchr(field, '=');
-    uint64_t number = 0;
-
-    if (!value)
-        return wrong(r, "a limit is NAME=VALUE: requests, tokens, open, class or models");
-    *value++ = '\0';
-    if (!strcmp(field, "class")) {
-        out->batch = !strcmp(value, "batch");
-        return out->batch || !strcmp(value, "interactive") ? STATUS_OK : wrong(r, "class is interactive or batch");
-    }
-    if (!strcmp(field, "models")) {
-        if (!*value || strlen(value) >= sizeof out->models)
-            return wrong(r, "models is a list of names with commas between them, at most 255 bytes");
-        snprintf(out->models, sizeof out->models, "%s", value);
-        return STATUS_OK;
-    }
-    if (strcmp(field, "requests") && strcmp(field, "tokens") && strcmp(field, "open"))
-        return wrong(r, "an unknown limit: there are requests, tokens, open, class and models");
-    if (!read_limit(value, !strcmp(field, "open") ? UINT32_MAX : LIMIT_MAX, &number))
-        return wrong(r, "a limit is a whole number from 1 on; without one there is no limit");
-    if (!strcmp(field, "requests"))
-        out->requests = number;
-    else if (!strcmp(field, "tokens"))
-        out->tokens = number;
-    else
-        out->open = (uint32_t)number;
-    return STATUS_OK;
-}
-
-static enum status read_named(const struct reading *r, char *const *fields, uint32_t count, struct line *out)
-{
-    enum status status = STATUS_OK;
-    size_t bytes = 0;
-
-    if (!apikey_is_name(fields[0]))
-        return wrong(r, "an owner's name has letters, digits and ._-@, at most 63");
-    if (strncmp(fields[1], APIKEY_HASH_PREFIX, strlen(APIKEY_HASH_PREFIX)) || strlen(fields[1]) != APIKEY_HASH_TEXT_BYTES - 1 ||
-        sodium_hex2bin(out->hash, sizeof out->hash, fields[1] + strlen(APIKEY_HASH_PREFIX), 2 * (size_t)HASH_BYTES, NULL, &bytes,
-                       NULL) ||
-        bytes != HASH_BYTES)
-        return wrong(r, "behind the name comes blake2b: and 64 hexadecimal digits, as `fastdecode key` prints them");
-    out->name = fields[0];
-    name_tenant(out->name, true, out->tenant);
-    for (uint32_t i = 2; !status && i < count; i++)
-        status = read_field(r, fields[i], &out->limits);
-    return status;
-}
 
 // The slot of this hash, or the free slot where it belongs. There are more slots than keys.
 static uint16_t *find_slot(struct table *table, const unsigned char hash[HASH_BYTES])
@@ -356,97 +259,57 @@ static uint16_t *find_slot(struct table *table, const unsigned char hash[HASH_BY
     return &table->slots[at];
 }
 
-static enum status add_line(struct reading *r, const struct line *line)
+// Fills the table, and names each line's owner.
+static enum status fill_table(struct keys *keys, const struct apikey_file *file, struct table *table, struct error *error)
 {
-    struct table *table = r->table;
-    struct entry *entry = &table->entries[table->count];
-    uint16_t *slot;
+    for (; table->count < file->count; table->count++) {
+        const struct apikey_line *line = &file->lines[table->count];
+        struct entry *entry = &table->entries[table->count];
+        hash_again(keys, line->hash, entry->hash);
+        entry->owner = owner_of(keys, line->name, line->tenant);
+        if (!entry->owner)
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                             "%s: there is no memory for more owners, or there were more than %d since the gateway started",
+                             keys->path, OWNERS_MAX);
+        *find_slot(table, entry->hash) = (uint16_t)(table->count + 1);
+    }
+    return table->count ? STATUS_OK : error_set(error, STATUS_INVALID_ARGUMENT, "%s: the file has no key", keys->path);
+}
 
-    if (table->count == KEYS_MAX)
-        return error_set(r->error, STATUS_INVALID_ARGUMENT, "%s: more than %d keys", r->path, KEYS_MAX);
-    hash_again(r->keys, line->hash, entry->hash);
-    slot = find_slot(table, entry->hash);
-    struct key *owner = owner_of(r->keys, line->name, line->tenant);
-    if (!owner)
-        return error_set(r->error, STATUS_RESOURCE_EXHAUSTED,
-                         "%s: there is no memory for more owners, or there were more than %d since the gateway started", r->path,
-                         OWNERS_MAX);
-    if (*slot)
-        return table->entries[*slot - 1].owner == owner ? STATUS_OK : wrong(r, "this key has another owner in a line before it");
+static void use_table(struct keys *keys, const struct apikey_file *file, struct table *table)
+{
+    struct table *before = keys->table;
+
     for (uint32_t i = 0; i < table->count; i++)
-        if (table->entries[i].owner == owner && memcmp(&r->limits[i], &line->limits, sizeof line->limits))
-            return wrong(r, "this owner has other limits in a line before it");
-    entry->owner = owner;
-    r->limits[table->count] = line->limits;
-    *slot = (uint16_t)++table->count;
-    return STATUS_OK;
-}
-
-static enum status read_line(struct reading *r, char *text)
-{
-    char *fields[FIELDS_MAX], *rest = NULL;
-    struct line line = {.name = ""};
-    uint32_t count = 0;
-    enum status status = STATUS_OK;
-
-    for (char *field = strtok_r(text, " \t\r\n", &rest); field; field = strtok_r(NULL, " \t\r\n", &rest)) {
-        if (count == FIELDS_MAX)
-            return wrong(r, "more fields than a name, a hash and limits");
-        fields[count++] = field;
-    }
-    if (count == 0 || fields[0][0] == '#')
-        return STATUS_OK;
-    if (count > 1) {
-        status = read_named(r, fields, count, &line);
-    } else if (strlen(fields[0]) > APIKEY_BYTES_MAX) {
-        status = wrong(r, "a key has at most 512 bytes");
-    } else {
-        apikey_hash(fields[0], strlen(fields[0]), line.hash);
-        name_tenant(fields[0], false, line.tenant);
-    }
-    return status ? status : add_line(r, &line);
-}
-
-static enum status read_lines(struct reading *r, FILE *file)
-{
-    char text[LINE_BYTES];
-    enum status status = STATUS_OK;
-
-    while (!status && fgets(text, sizeof text, file)) {
-        r->number++;
-        status = strlen(text) == sizeof text - 1 ? wrong(r, "the line is too long") : read_line(r, text);
-    }
-    sodium_memzero(text, sizeof text);
-    if (!status && ferror(file))
-        status = error_set(r->error, STATUS_UNAVAILABLE, "%s: %s", r->path, strerror(errno));
-    if (!status && r->table->count == 0)
-        status = error_set(r->error, STATUS_INVALID_ARGUMENT, "%s: the file has no key", r->path);
-    return status;
+        set_limits(table->entries[i].owner, &file->lines[i].limits);
+    pthread_mutex_lock(&keys->lock);
+    keys->table = table;
+    pthread_mutex_unlock(&keys->lock);
+    free(before);
 }
 
 // Reads the file into a new table and, if all of it is right, uses that.
 static enum status read_file(struct keys *keys, struct error *error)
 {
-    struct reading r = {.keys = keys, .path = keys->path, .error = error};
-    FILE *file = fopen(keys->path, "re");
+    struct apikey_file lines = {0};
+    struct table *table;
+    FILE *file;
     enum status status;
 
-    if (!file)
+    if (secret_file_check(keys->path, error))
+        return error->status;
+    if (!(file = fopen(keys->path, "re")))
         return error_set(error, STATUS_NOT_FOUND, "%s: %s", keys->path, strerror(errno));
-    r.table = calloc(1, sizeof *r.table);
-    r.limits = calloc(KEYS_MAX, sizeof *r.limits);
-    status = r.table && r.limits ? read_lines(&r, file) : error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", keys->path);
-    if (!status) {
-        struct table *before = keys->table;
-        for (uint32_t i = 0; i < r.table->count; i++)
-            set_limits(r.table->entries[i].owner, &r.limits[i]);
-        pthread_mutex_lock(&keys->lock);
-        keys->table = r.table;
-        pthread_mutex_unlock(&keys->lock);
-        r.table = before;
-    }
-    free(r.table);
-    free(r.limits);
+    table = calloc(1, sizeof *table);
+    status = table ? apikey_file_read(file, keys->path, &lines, error)
+                   : error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", keys->path);
+    if (!status)
+        status = fill_table(keys, &lines, table, error);
+    if (status)
+        free(table);
+    else
+        use_table(keys, &lines, table);
+    apikey_file_close(&lines);
     fclose(file);
     return status;
 }

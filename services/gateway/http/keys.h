@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/api/apikey.h"
+#include "common/api/apikey_file.h"
 #include "common/base/status.h"
 #include "services/gateway/http/api_error.h"
 
@@ -60,17 +60,8 @@ uint32_t rate_wait_s(struct rate *rate, uint64_t now_s, uint64_t amount);
 // It has limits, and what it has taken of them.
 
 enum {
-    KEY_TENANT_BYTES = 40, // "key-" and 32 digits
+    KEY_TENANT_BYTES = APIKEY_TENANT_BYTES,
     KEY_NAME_BYTES = APIKEY_NAME_BYTES,
-    KEY_MODELS_BYTES = APIKEY_MODELS_BYTES,
-};
-
-// The limits of an owner. 0: none.
-struct key_limits {
-    uint64_t requests, tokens;     // in any 60 seconds; tokens: of prompts and answers
-    uint32_t open;                 // requests at a time
-    bool batch;                    // its requests are of latency class batch
-    char models[KEY_MODELS_BYTES]; // names, with commas between them; "": all
 };
 
 // An owner of keys. Lives as long as its struct keys, even if the file no longer names it: a request in flight goes on.
@@ -79,7 +70,7 @@ struct key {
     char tenant[KEY_TENANT_BYTES];
     atomic_uint waiting[2]; // how many of its sequences at this gateway have no token yet; [1]: of latency class batch; relaxed
     pthread_mutex_t lock;   // of what follows
-    struct key_limits limits;
+    struct apikey_limits limits;
     struct rate requests, tokens;
     uint32_t open;
     struct key *next;
@@ -110,7 +101,7 @@ struct key_state {
 };
 void key_state(struct key *key, struct key_state *out);
 
-enum { KEYS_MAX = 4096 };
+enum { KEYS_MAX = APIKEY_FILE_KEYS_MAX };
 
 struct keys;
 
