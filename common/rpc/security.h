@@ -61,7 +61,7 @@ struct rpc_security {
     bool is_insecure;
 };
 
-// Where a service is going to listen and what it connects to; NULL: nowhere.
+// The addresses at which a service is going to listen, and to which it connects; NULL: none.
 struct rpc_security_addresses {
     const char *listens[2], *dials;
 };
