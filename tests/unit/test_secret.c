@@ -71,6 +71,7 @@ static void a_weak_or_endless_one_is_an_error(void **state)
 static void one_that_others_can_read_is_an_error(void **state)
 {
     const struct rpc_security_settings insecure = {.mesh_secret_file = path, .is_insecure = true}, none = {.is_insecure = true};
+    const struct rpc_security_addresses nowhere = {.dials = NULL};
     struct rpc_security security;
     struct rpc_secret secret;
     struct error error;
@@ -83,7 +84,7 @@ static void one_that_others_can_read_is_an_error(void **state)
     assert_non_null(strstr(error.text, "chmod 600 "));
     assert_false(secret.is_set);
     assert_int_equal(chmod(path, 0600), 0);
-    assert_int_equal(rpc_security_check(&none, "scheduler", &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(rpc_security_check(&none, "scheduler", &nowhere, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "--insecure wants --mesh-secret-file"));
     assert_int_equal(rpc_security_open(&none, "scheduler", &security, &error), STATUS_INVALID_ARGUMENT);
 }

@@ -75,12 +75,12 @@ static int append(const char *path, const char *line)
 {
     char text[LINE_BYTES + 2];
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600), length, failed;
-    struct error error;
+    struct error error = {.status = STATUS_OK};
     char last = '\n';
     off_t bytes;
 
     if (fd < 0 || flock(fd, LOCK_EX)) {
-        const struct error error = {.status = status_of_path(errno)};
+        error.status = status_of_path(errno);
         fprintf(stderr, "fastdecode key: %s: %s\n", path, strerror(errno));
         if (fd >= 0)
             close(fd);
@@ -89,7 +89,7 @@ static int append(const char *path, const char *line)
     if (check_file(fd, path, line, &error)) {
         fprintf(stderr, "fastdecode key: nothing was added: %s\n", error.text);
         close(fd);
-        return error.status == STATUS_RESOURCE_EXHAUSTED ? 3 : 2;
+        return error.status == STATUS_RESOURCE_EXHAUSTED ? EXIT_CODE_ENVIRONMENT : EXIT_CODE_SETTINGS;
     }
     bytes = lseek(fd, 0, SEEK_END);
     if (bytes > 0)
