@@ -127,7 +127,7 @@ void rpc_security_close(struct rpc_security *security)
     *security = (struct rpc_security){0};
 }
 
-// What an address may be used with.
+// The protection that an address may rely on.
 struct protection {
     bool has_tls, has_secret, is_insecure;
 };
