@@ -310,9 +310,12 @@ struct tls_session *tls_dial(const struct tls_dial_config *config)
 
 enum { HANDSHAKES_MAX = 128, ACCEPTS_A_TURN = 16, ACCEPT_PAUSE_US = 20000, NICE = 19 };
 
+enum { HANDSHAKE_RECORD = 0x16 }; // the first byte of TLS
+
 struct arrival {
     struct tls_session *session; // NULL: it has not said anything, and the socket is ours
     int fd;
+    bool is_plain; // what it says first is no TLS
     uint64_t until_us;
     short events;
     uint64_t from; // its address, without the port
@@ -347,10 +350,14 @@ static void close_arrival(const struct arrival *arrival)
 // why "": it has gone by itself.
 static void refuse_arrival(struct tls_acceptor *acceptor, uint32_t index, const char *why)
 {
+    // OpenSSL says nothing to a peer that does not speak TLS. An alert (handshake_failure) lets one of ours say what is wrong.
+    static const unsigned char alert[] = {0x15, 0x03, 0x03, 0, 2, 2, 40};
     const struct arrival *arrival = &acceptor->arrivals[index];
 
     if (why[0])
         tls_refused(acceptor->config.tls, acceptor->address, arrival->peer, why);
+    if (arrival->is_plain && arrival->session)
+        (void)!send(tls_session_fd(arrival->session), alert, sizeof alert, MSG_DONTWAIT | MSG_NOSIGNAL);
     close_arrival(arrival);
     forget_arrival(acceptor, index);
 }
@@ -359,14 +366,11 @@ static void refuse_arrival(struct tls_acceptor *acceptor, uint32_t index, const 
 static bool begin_session(struct tls_acceptor *acceptor, struct arrival *arrival)
 {
     const struct tls_peer expected = {.roles = RPC_IS_ANY}; // which method it may call is the server's question
-    // OpenSSL says nothing to a peer that does not speak TLS. An alert (handshake_failure) lets one of ours say what is wrong.
-    static const unsigned char alert[] = {0x15, 0x03, 0x03, 0, 2, 2, 40}, handshake = 0x16;
     unsigned char byte;
 
     if (recv(arrival->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
         return false;
-    if (byte != handshake)
-        (void)!send(arrival->fd, alert, sizeof alert, MSG_DONTWAIT | MSG_NOSIGNAL);
+    arrival->is_plain = byte != HANDSHAKE_RECORD;
     dial_set_options(arrival->fd);
     arrival->session = tls_session_open(acceptor->config.tls, arrival->fd, true, &expected);
     if (!arrival->session)

@@ -71,7 +71,7 @@ static void on_refused(void *user, const struct rpc_peer *peer, const char *why)
     const bool s_part = !strcmp(peer->service, "s-part");
 
     if (s_part || !strcmp(peer->service, "kv-worker"))
-        refusals_note(&scheduler->refusals, &scheduler->view, peer->service, s_part, STATUS_FAILED_PRECONDITION, why);
+        registration_refused(scheduler, peer->service, s_part, STATUS_FAILED_PRECONDITION, why);
 }
 
 // Memory of a request beside its tokens: its log, its entries in the core's tables, its row of a step.

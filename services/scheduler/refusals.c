@@ -7,7 +7,6 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "services/scheduler/view.h"
 
 // Copies text as far as it fits, with '?' for what is not printable ASCII: it goes to logs and to JSON.
 static void copy_shown(char *out, size_t out_bytes, const char *text)
@@ -38,7 +37,7 @@ static struct refusal *refusals_add(struct refusals *refusals, const char *name,
     return oldest;
 }
 
-void refusals_note(struct refusals *refusals, struct view *view, const char *name, bool s_part, enum status status, const char *why)
+const struct refusal *refusals_note(struct refusals *refusals, const char *name, bool s_part, enum status status, const char *why)
 {
     char shown_name[NAME_BYTES] = "", shown_why[sizeof refusals->of[0].why];
     const uint64_t now_us = clock_now_us();
@@ -48,13 +47,13 @@ void refusals_note(struct refusals *refusals, struct view *view, const char *nam
     struct refusal *refusal = refusals_find(refusals, shown_name, s_part);
     if (!refusal)
         refusal = refusals_add(refusals, shown_name, s_part);
-    if (strcmp(refusal->why, shown_why) != 0)
-        view_note(view, FASTDECODE__EVENT_KIND__EVENT_KIND_REFUSED, shown_name, shown_why);
+    const bool is_new = strcmp(refusal->why, shown_why) != 0;
     memcpy(refusal->why, shown_why, sizeof shown_why);
     refusal->refused_us = now_us;
     if (repeat_is_due(&refusal->repeats, now_us, shown_why))
         log_warn("MEMBER-REFUSED", "name=%s kind=%s status=%s why=\"%s\" times=%u", shown_name, s_part ? "s-part" : "kv-worker",
                  status_name(status), shown_why, refusal->repeats.count);
+    return is_new ? refusal : NULL;
 }
 
 void refusals_forget(struct refusals *refusals, const char *name, bool s_part)

@@ -10,8 +10,6 @@
 #include "common/base/status.h"
 #include "services/scheduler/member.h"
 
-struct view;
-
 enum {
     REFUSALS_MAX = 8,         // that are kept; the one that was refused longest ago makes room
     REFUSALS_NOW_US = 5000000 // a refused member asks again within two seconds: one that has not for this long is gone
@@ -28,9 +26,8 @@ struct refusals {
     struct refusal of[REFUSALS_MAX];
 };
 
-// Notes and logs that a member is refused. Its name and the reason may hold any bytes.
-void refusals_note(struct refusals *refusals, struct view *view, const char *name, bool s_part, enum status status,
-                   const char *why);
+// Notes and logs that a member is refused. Its name and the reason may hold any bytes. Returns the entry if the reason is another than before, else NULL.
+const struct refusal *refusals_note(struct refusals *refusals, const char *name, bool s_part, enum status status, const char *why);
 // Forgets that it was refused, since it is not any more.
 void refusals_forget(struct refusals *refusals, const char *name, bool s_part);
 // Appends ": NAME is refused: WHY" for the member of this kind that was refused last, if that was just now. It may be shown to anybody.

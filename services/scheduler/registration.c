@@ -371,12 +371,20 @@ static uint64_t refused_for(const struct member *known, const Fastdecode__Regist
     return !was_told && member_is_ahead(incarnation) ? MAX(newest, member_incarnation()) : 0;
 }
 
+void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum status status, const char *why)
+{
+    const struct refusal *told = refusals_note(&scheduler->refusals, name, s_part, status, why);
+
+    if (told)
+        view_note(&scheduler->view, FASTDECODE__EVENT_KIND__EVENT_KIND_REFUSED, told->name, told->why);
+}
+
 static void refuse(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__RegisterRequest *request,
                    const struct error *error)
 {
     const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
 
-    refusals_note(&scheduler->refusals, &scheduler->view, request->name, s_part, error->status, error->text);
+    registration_refused(scheduler, request->name, s_part, error->status, error->text);
     rpc_call_fail(call, error->status, "%s", error->text);
 }
 
@@ -408,8 +416,8 @@ void registration_handler(struct rpc_call *call, void *user)
     reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {
         if (request->was_registered) // else it takes the next number at once
-            refusals_note(&scheduler->refusals, &scheduler->view, request->name, s_part, STATUS_FAILED_PRECONDITION,
-                          "a member of that name or with those layers that started later is there");
+            registration_refused(scheduler, request->name, s_part, STATUS_FAILED_PRECONDITION,
+                                 "a member of that name or with those layers that started later is there");
         rpc_call_reply(call, &reply.base);
         return;
     }

@@ -26,6 +26,8 @@ struct served_model {
 };
 
 void registration_handler(struct rpc_call *call, void *user);
+// Says in the log and the view, and where people ask why the mesh is not ready, that a member is refused.
+void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum status status, const char *why);
 // Returns the worker that has registered under the name; NULL: none.
 struct member *registration_find_worker(struct scheduler *scheduler, const char *name);
 

@@ -121,6 +121,7 @@ def test_errors(client, mesh):
 def test_a_key_of_its_own_header(start_mesh, tmp_path):
     path = tmp_path / "keys"
     path.write_text("sk-right\n")
+    path.chmod(0o600)
     mesh = start_mesh(env={"FD_API_KEY_FILE": str(path)})
     right = anthropic.Anthropic(base_url=mesh.url, api_key="sk-right", max_retries=0, timeout=seconds(120))
     assert right.messages.create(model=mesh.model, max_tokens=1, messages=HELLO).content

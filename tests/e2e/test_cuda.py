@@ -325,7 +325,7 @@ def test_a_device_is_measured_for_the_planner(tmp_path):
     assert said.returncode == 0 and said.stderr.startswith("fastdecode plan: measured cuda:0, emulated device"), said.stderr
     text = path.read_text()
     found = dict(line.split(" = ") for line in text.splitlines() if " = " in line)
-    assert found["name"] == "emulated device" and found["memory"] == "256M" and found["measured_model"] == "tiny.gguf"
+    assert found["name"] == "emulated device" and found["memory"] == "1012M" and found["measured_model"] == "tiny.gguf"
     assert all(float(found[key]) > 0 for key in ("memory_gb_per_second", "f16_tflops", "attend_token_us", "attend_pair_us"))
     assert "int8_tops" not in found and "a kernel that only reads" in text
     planned = fastdecode("plan", "--json", "--model", model, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 2,

@@ -148,7 +148,7 @@ def test_a_key_that_a_gateway_would_refuse_is_not_added(tmp_path):
     done = fastdecode("key", "other", "--add", keys)
     assert done.returncode == 2 and not done.stdout and f"chmod 600 {keys}" in done.stderr, done
     assert keys.read_bytes() == before
-    gateway = [f"{BUILD}/bin/gateway", "--model", tiny(), "--api-key-file", keys, "--check"]
+    gateway = [f"{BUILD}/bin/gateway", "--model", tiny(), "--scheduler", "ipc:///tmp/none.sock", "--api-key-file", keys, "--check"]
     done = subprocess.run(gateway, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and f"--api-key-file: {keys}: other users can read or change it (mode 644): chmod 600 {keys}" in done.stderr, done
     keys.chmod(0o600)

@@ -247,7 +247,7 @@ def test_the_slowest_nodes_own_memory_counts(tmp_path):
     layer_us = []
     for rates in ("80 5, 5 100", "40 500, 500 100"):
         path = tmp_path / "host.conf"
-        path.write_text(f"name = two nodes\nmemory = 64G\nmemory_gb_per_second = 300\nnuma_nodes = 0 2\nnuma_gb_per_second = {rates}\n"
+        path.write_text(f"name = two nodes\nmemory = 64G\nmemory_gb_per_second = 300\nf32_tflops = 3\nnuma_nodes = 0 2\nnuma_gb_per_second = {rates}\n"
                         "link_gb_per_second = 25\nlink_round_trip_us = 5\n")
         done = fastdecode("plan", "--json", *WORKERS_OF_NODES, "--worker", path)
         assert done.returncode == 0, done.stderr

@@ -169,6 +169,7 @@ def test_limits_and_owners(start_mesh, tmp_path):
     """A key has its own answers, the oldest of which go; a mesh may keep none."""
     path = tmp_path / "keys"
     path.write_text("sk-one\nsk-two\n")
+    path.chmod(0o600)
     mesh = start_mesh(env={"FD_API_KEY_FILE": str(path), "FD_RESPONSES_PER_KEY": "2"})
     one, two = client_of(mesh, "sk-one"), client_of(mesh, "sk-two")
     replies = [ask(one, max_output_tokens=1) for _ in range(3)]

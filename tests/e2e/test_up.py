@@ -137,7 +137,7 @@ def test_check_says_what_is_wrong(folder, options, code, says):
 
 
 @pytest.mark.parametrize("service, options, code, says", [
-    ("s-part", ["--model", "/nothing"], 4, "/nothing: No such file"),
+    ("s-part", ["--model", "/nothing"], 4, "/nothing: cannot be opened: No such file"),
     ("s-part", ["--model", MODEL, "--local-pool", "900T"], 3, "MiB of KV pages are asked for"),
     ("s-part", ["--model", MODEL, "--local-pool", "1"], 2, "is less than one page"),
     ("s-part", ["--model", MODEL, "--layers", "29:40"], 2, "--layers 29:40: the model has 30"),
