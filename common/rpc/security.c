@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/base/secret_file.h"
+#include "common/base/file.h"
 #include "common/rpc/address.h"
 
 // --- the mesh secret ---
@@ -50,7 +50,7 @@ enum status rpc_secret_read(const char *path, struct rpc_secret *out, struct err
         return STATUS_OK;
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium cannot be initialized");
-    if (secret_file_check(path, error))
+    if (file_check_secret(path, error))
         return error_prefix(error, "--" RPC_SECRET_OPTION);
     ssize_t length = read_file(path, bytes);
     if (length < 0)

@@ -27,9 +27,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/file_version.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/secret_file.h"
 #include "common/rpc/tls_internal.h"
 
 // --- refusals: one log line for each peer that is refused, and few for a flood of them ---
@@ -320,7 +319,7 @@ static enum status load_files(SSL_CTX *ctx, char paths[FILES][PATH_BYTES], struc
 {
     if (!set_up(ctx))
         return error_set(error, STATUS_INTERNAL, "--tls: this OpenSSL has no TLS 1.2 with ECDHE and AES-GCM");
-    if (secret_file_check(paths[KEY], error))
+    if (file_check_secret(paths[KEY], error))
         return error_prefix(error, "--tls");
     if (SSL_CTX_load_verify_file(ctx, paths[CA]) != 1)
         return file_failed(paths[CA], "no CA's certificate", error);

@@ -8,10 +8,10 @@
 
 #include <sodium.h>
 
-#include "common/api/apikey_file.h"
+#include "common/api/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/base/secret_file.h"
+#include "common/base/file.h"
 #include "services/fastdecode/keys/commands.h"
 
 enum { LINE_BYTES = 640 }; // more than any line has: a name, a hash, three numbers, a class and a list of models
@@ -54,7 +54,7 @@ static enum status check_file(int fd, const char *path, const char *line, struct
 {
     struct apikey_file known = {0};
     char text[LINE_BYTES];
-    enum status status = secret_file_check(path, error);
+    enum status status = file_check_secret(path, error);
     FILE *file = status ? NULL : fdopen(dup(fd), "r");
 
     if (!status && !file)

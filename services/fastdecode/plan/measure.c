@@ -1,6 +1,6 @@
-// measure.c: see measure.h. Memory, products and attention are measured by the backend's own kernels; the link by calls of
+// measure.c: describes this machine (commands.h). Memory, products and attention are measured by the backend's own kernels; the link by calls of
 // common/rpc between two threads over ipc, as the services of one host have it.
-#include "services/fastdecode/plan/measure.h"
+#include "services/fastdecode/plan/commands.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,11 +17,13 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/measure.h"
+#include "common/base/thread_pool.h"
 #include "common/model/model.h"
 #include "common/base/numa.h"
 #include "common/plan/hardware.h"
 #include "common/rpc/rpc.h"
 #include "kernels/backend/backend_measure.h"
+#include "kernels/backend/device.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/kv/kv_store.h"

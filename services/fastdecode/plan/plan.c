@@ -15,8 +15,6 @@
 #include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
-#include "services/fastdecode/plan/measure.h"
-#include "services/fastdecode/plan/sim.h"
 
 enum { SWEEP_MAX = 24, READING_MS = 200 }; // READING_MS: between two tokens, for people who read along
 

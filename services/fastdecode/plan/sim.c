@@ -17,7 +17,6 @@
 #include "services/fastdecode/capacity/search.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
-#include "services/fastdecode/plan/sim.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 

@@ -15,9 +15,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/file_version.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/secret_file.h"
 
 // --- rate ------------------------------------------------------------------------------------------------------------
 
@@ -296,7 +295,7 @@ static enum status read_file(struct keys *keys, struct error *error)
     FILE *file;
     enum status status;
 
-    if (secret_file_check(keys->path, error))
+    if (file_check_secret(keys->path, error))
         return error->status;
     if (!(file = fopen(keys->path, "re")))
         return error_set(error, STATUS_NOT_FOUND, "%s: %s", keys->path, strerror(errno));

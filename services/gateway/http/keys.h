@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/api/apikey_file.h"
+#include "common/api/apikey.h"
 #include "common/base/status.h"
 #include "services/gateway/http/api_error.h"
 

@@ -13,9 +13,8 @@
 #include <time.h>
 
 #include "common/base/checked.h"
-#include "common/base/file_version.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/secret_file.h"
 
 enum { CHAIN_MAX = 16 };
 
@@ -112,7 +111,7 @@ static enum status read_pair(struct http_tls *tls, struct error *error)
 
     if (!status && read_chain(tls->certificate_path, pair, error))
         status = error_prefix(error, "--tls-cert");
-    if (!status && (secret_file_check(tls->key_path, error) || read_key(tls->key_path, pair, error)))
+    if (!status && (file_check_secret(tls->key_path, error) || read_key(tls->key_path, pair, error)))
         status = error_prefix(error, "--tls-key");
     if (!status && (pair->chain_count == 0 || !fits(pair)))
         status = error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", tls->key_path, tls->certificate_path);

@@ -1,5 +1,5 @@
-// secret_file.c: looks at the mode of a file with a secret.
-#include "common/base/secret_file.h"
+// file.c: see file.h.
+#include "common/base/file.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -7,7 +7,22 @@
 
 #include "common/base/log.h"
 
-enum status secret_file_check(const char *path, struct error *error)
+struct file_version file_version_of(const char *path)
+{
+    struct stat is;
+
+    if (stat(path, &is))
+        return (struct file_version){0};
+    return (struct file_version){.device = is.st_dev, .inode = is.st_ino, .bytes = is.st_size, .modified = is.st_mtim};
+}
+
+bool file_version_same(const struct file_version *a, const struct file_version *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && a->modified.tv_sec == b->modified.tv_sec &&
+           a->modified.tv_nsec == b->modified.tv_nsec;
+}
+
+enum status file_check_secret(const char *path, struct error *error)
 {
     const mode_t others = S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;
     struct statvfs mount;
