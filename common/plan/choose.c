@@ -55,15 +55,29 @@ static bool in_time(const struct plan_request *r, const struct plan *plan)
     return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
 }
 
-// Returns the least number of workers that hold the KV; 0: no number does.
-static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
+// Returns the most workers that have something to do: one for each sequence, or as many as a sequence lies at that none can hold whole.
+static uint32_t most_workers(const struct plan_request *r, uint32_t batch)
 {
-    struct plan one;
-    double each;
+    struct plan_extents e;
+    const uint32_t each = plan_extents(r, PLAN_EXTENT_PLACES_MAX, &e) ? PLAN_EXTENT_PLACES_MAX : 1;
+    return MIN(each * batch, (uint32_t)PLAN_WORKERS_MAX);
+}
 
-    plan_predict(r, batch, batch, 1, &one); // one sequence on each worker
-    each = one.kv_bytes_per_worker > 0 ? floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker) : batch;
-    return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
+// Returns the least number of workers, up to `high`, that hold the KV, which `high` do: more of them hold less each.
+static uint32_t least_holding(const struct plan_request *r, uint32_t batch, uint32_t high)
+{
+    uint32_t low = 1;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        struct plan plan;
+        plan_predict(r, batch, middle, 0, &plan);
+        if (plan_fits(r, &plan))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
 }
 
 // Returns the fewest of [low, high] workers that reach a rate in time, which `high` do: more workers are never slower.
@@ -107,27 +121,28 @@ static uint32_t workers_worth(const struct plan_request *r, uint32_t batch, uint
 // many as are worth their cost. false: it does not fit in any memory; *out then says what the nearest would take.
 static bool at_batch(const struct plan_request *r, uint32_t batch, double wanted, struct plan *out)
 {
-    const uint32_t high = MIN(batch, (uint32_t)PLAN_WORKERS_MAX); // more workers than sequences have nothing to do
+    const uint32_t high = most_workers(r, batch);
     struct plan local, most;
 
     if (r->workers != PLAN_CHOOSE) {
         plan_predict(r, batch, r->workers, 0, out);
         return plan_fits(r, out);
     }
-    const uint32_t holding = MIN(least_holding(r, batch), high);
     plan_predict(r, batch, 0, 1, &local);
     plan_predict(r, batch, high, 0, &most);
-    const bool local_fits = plan_fits(r, &local) && plan_pool_computes(r), most_fits = holding && plan_fits(r, &most);
+    const bool local_fits = plan_fits(r, &local) && plan_pool_computes(r), most_fits = plan_fits(r, &most);
     const double best = MAX(local_fits ? local.tokens_per_second : 0, most_fits ? most.tokens_per_second : 0);
     const bool reached = wanted > 0 && wanted <= best, timely = most_fits && in_time(r, &most);
     *out = most_fits ? most : local;
     if (!most_fits)
         return local_fits;
-    const uint32_t worth = reached ? holding : workers_worth(r, batch, holding, high);
+    const uint32_t holding = least_holding(r, batch, high);
+    uint32_t chosen = reached ? holding : workers_worth(r, batch, holding, high);
     if (timely)
-        plan_predict(r, batch, least_workers(r, batch, reached ? wanted : 0, worth, high), 0, out);
-    else
-        plan_predict(r, batch, worth, 0, out);
+        chosen = least_workers(r, batch, reached ? wanted : 0, chosen, high);
+    plan_predict(r, batch, chosen, 0, out);
+    for (; !plan_fits(r, out) && chosen < high; chosen++) // with another pool beside them they may hold more each
+        plan_predict(r, batch, chosen + 1, 0, out);
     const double enough = reached ? wanted : out->tokens_per_second / PLAN_WORTH; // none cost less
     if (local_fits && local.tokens_per_second >= enough && (in_time(r, &local) || !timely)) {
         *out = local;
@@ -140,8 +155,16 @@ static bool at_batch(const struct plan_request *r, uint32_t batch, double wanted
 
 // --- the batch --------------------------------------------------------------------------------------------------------
 
-// Returns what a plan costs: its price or, where that is not known, its workers.
-static double cost_of(const struct plan *plan) { return plan->price_per_hour != 0 ? plan->price_per_hour : plan->workers; }
+static bool has_prices(const struct plan_request *r) { return r->s_part->price_per_hour != 0 && r->worker->price_per_hour != 0; }
+
+// Returns what a plan costs: its price or, where prices are not known, its workers.
+static double cost_of(const struct plan_request *r, const struct plan *plan)
+{
+    return has_prices(r) ? plan->price_per_hour : plan->workers;
+}
+
+// Returns the next batch that is tried: a pipeline's layers are cut anew for each, so fewer of them.
+static uint32_t next_batch(const struct plan_request *r, uint32_t batch) { return batch + 1 + batch / (r->stages > 1 ? 16 : 128); }
 
 // Finds the plan of the least cost that reaches `wanted` within time and memory, of several the one of the smallest batch; *best is the
 // fastest of all that were looked at. false: there is none.
@@ -150,13 +173,13 @@ static bool least_reaching(const struct plan_request *r, double wanted, struct p
     bool found = false;
 
     *best = (struct plan){0};
-    for (uint32_t batch = 1; batch <= PLAN_BATCH_MAX; batch += 1 + batch / 256) {
+    for (uint32_t batch = 1; batch <= PLAN_BATCH_MAX; batch = next_batch(r, batch)) {
         struct plan plan;
         if (!at_batch(r, batch, wanted, &plan) || !in_time(r, &plan))
             continue;
         if (plan.tokens_per_second > best->tokens_per_second)
             *best = plan;
-        if (plan.tokens_per_second < wanted || (found && cost_of(&plan) >= cost_of(out)))
+        if (plan.tokens_per_second < wanted || (found && cost_of(r, &plan) >= cost_of(r, out)))
             continue;
         *out = plan;
         found = true;
@@ -208,10 +231,10 @@ static enum status choose_stages(const struct plan_request *request, struct plan
 
     for (r.stages = 1; r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++) {
         status = plan_make(&r, &plan, found ? error : NULL);
-        if (!status && (found || (plan.price_per_hour != 0 && plan.price_per_hour < out->price_per_hour)))
+        if (!status && (found || (has_prices(&r) && plan.price_per_hour < out->price_per_hour)))
             *out = plan;
         found = status && found ? status : STATUS_OK;
-        if (!found && plan.price_per_hour == 0)
+        if (!found && !has_prices(&r))
             break;
     }
     return found;
@@ -258,6 +281,8 @@ void plan_one_more(const struct plan_request *request, const struct plan *plan, 
     if (plan->workers) {
         plan_predict(&r, plan->batch, plan->workers + 1, 0, &more);
         out->worker = plan_fits(&r, &more) ? more.tokens_per_second : 0;
+    }
+    if (plan->workers || plan->stages > 1) {
         r.link = &link;
         link.link_gb_per_second *= 2;
         plan_predict(&r, plan->batch, plan->workers, 0, &more);
@@ -272,15 +297,6 @@ void plan_one_more(const struct plan_request *request, const struct plan *plan, 
     out->s_part = plan_fits(&r, &more) ? more.tokens_per_second : 0;
 }
 
-static double slowest_us(const struct plan *plan)
-{
-    double us = 0;
-
-    for (uint32_t i = 0; i < plan->stages; i++)
-        us = MAX(us, plan->stage[i].turn_us);
-    return us;
-}
-
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity)
 {
     struct plan_request away = *request, *r = &away;
@@ -293,12 +309,10 @@ uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs,
         plan_predict(r, batch, 1, 2, &plan);
         double layer_s = plan.s_part_layer_us / 1e6;
         double s_part_s = 2 * (r->shape->layers * layer_s + (plan.head_us + r->s_part->step_us) / 1e6);
-        if (plan.stages > 1)
-            s_part_s = plan.mini_batches * slowest_us(&plan) / 1e6;
         needs[count] = (struct plan_need){
             .batch = batch,
             .tokens_per_second = batch / s_part_s,
-            .worker_gb_per_second = plan.kv_tokens / 2 * shape_kv_bytes(r->shape, r->kv_type) / layer_s / 1e9,
+            .worker_gb_per_second = batch / 2.0 * plan_mean_read(r) * shape_kv_bytes(r->shape, r->kv_type) / layer_s / 1e9,
             .network_gbit_per_second = batch / 2.0 * (1 + (double)r->prompt_tokens / r->generated_tokens) *
                                        shape_link_bytes(r->shape) * 8 / layer_s / 1e9,
             .kv_bytes = plan.kv_bytes_per_worker,
@@ -346,7 +360,7 @@ static bool fewest_workers(const struct plan_request *request, struct plan *out)
 
 static double added_cost(const struct plan_request *r, const struct plan_addition *a)
 {
-    if (r->s_part->price_per_hour != 0 && r->worker->price_per_hour != 0)
+    if (has_prices(r))
         return a->s_parts * r->s_part->price_per_hour + a->workers * r->worker->price_per_hour;
     return (double)a->s_parts + a->workers;
 }
@@ -360,7 +374,7 @@ enum status plan_add(const struct plan_request *request, struct plan *now, struc
     *count = 0;
     if (r.tokens_per_second <= 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--tokens-per-second is missing: the rate that the mesh is to reach");
-    if (!plan_fastest(&r, now))
+    if (!plan_fastest(&r, now)) // it does not hold the model
         *now = (struct plan){.workers = r.workers, .stages = MAX(r.stages, 1u)};
     for (r.stages = now->stages; r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++) {
         struct plan_addition a = {.s_parts = r.stages - now->stages};

@@ -268,11 +268,10 @@ static enum status missing(const struct hardware *hardware, const char *name, co
 
 enum status hardware_check_s_part(const struct hardware *hardware, const char *name, struct error *error)
 {
-    const char *what = hardware->memory_bytes == 0           ? "memory"
-                       : hardware->memory_gb_per_second == 0 ? "memory_gb_per_second"
-                       : hardware->f16_tflops == 0 && hardware->f32_tflops == 0 && hardware->int8_tops == 0
-                           ? "f16_tflops, f32_tflops or int8_tops"
-                           : NULL;
+    const char *what = hardware->memory_bytes == 0                              ? "memory"
+                       : hardware->memory_gb_per_second == 0                    ? "memory_gb_per_second"
+                       : hardware->f16_tflops == 0 && hardware->f32_tflops == 0 ? "f16_tflops or f32_tflops"
+                                                                                : NULL;
     return what ? missing(hardware, name, "an S-part", what, error) : STATUS_OK;
 }
 

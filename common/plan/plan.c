@@ -533,11 +533,12 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
     out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
     out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);
     out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;
-    out->bound_by = m * slowest_us >= step_us                              ? PLAN_S_PART
-                    : m * read_us >= step_us                               ? PLAN_R_PART
-                    : workers && out->link_layer_us > out->r_part_layer_us ? PLAN_NETWORK
-                    : workers                                              ? PLAN_R_PART
-                                                                           : PLAN_S_PART;
+    const double hops_us = (r->stages - 1) * out->hop_us;
+    const double link_us = workers ? MAX(layers * out->link_layer_us, carried_us) : hops_us,
+                 away_us = workers ? layers * out->r_part_layer_us : 0;
+    out->bound_by = m * slowest_us >= step_us || (sum_us >= link_us && sum_us >= away_us && m * read_us < step_us) ? PLAN_S_PART
+                    : link_us > away_us                                                                            ? PLAN_NETWORK
+                                                                                                                   : PLAN_R_PART;
 }
 
 // One setting: the faster number of mini-batches, of one s-part or of a pipeline, then memory and price. See plan.h.
@@ -607,7 +608,7 @@ double plan_answers_share(const struct plan_request *request, const struct plan 
 
     r.without_prompts = true;
     r.stages = plan->stages;
-    plan_predict(&r, plan->batch, plan->workers, 0, &alone);
+    plan_predict(&r, plan->batch, plan->workers, plan->mini_batches / MAX(plan->stages, 1u), &alone);
     return MIN(alone.step_ms / plan->step_ms, 1);
 }
 
@@ -620,22 +621,26 @@ static double memory_left(const struct plan_request *r, uint32_t batch)
     return stages * (double)hardware_usable_bytes(r->s_part) - weights - activation_bytes(r, batch);
 }
 
-// The pool that is left, beside workers, if that is faster than none.
+// The pool that is fastest beside workers: none, or shares of what is left or needed.
 static void choose_pool(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches,
                         struct plan *out)
 {
-    const double left = memory_left(request, batch);
+    enum { SHARES = 5 };
+    const double left = MIN(memory_left(request, batch), batch * plan_sequence_kv_bytes(request));
+    const int shares = request->stages > 1 ? 1 : SHARES; // a pipeline's layers are cut anew for each
     struct plan_request r = *request;
     struct plan beside;
 
     r.pool_bytes = 0;
     plan_predict(&r, batch, workers, mini_batches, out);
-    r.pool_bytes = (uint64_t)MAX(left, 0);
     if (workers == 0 || r.ignore_capacity || !plan_pool_computes(&r) || left < plan_sequence_kv_bytes(&r))
         return;
-    plan_predict(&r, batch, workers, mini_batches, &beside);
-    if (beside.tokens_per_second > out->tokens_per_second && beside.s_part_bytes <= (double)hardware_usable_bytes(r.s_part))
-        *out = beside;
+    for (int i = 1; i <= shares; i++) {
+        r.pool_bytes = (uint64_t)(left * i / shares);
+        plan_predict(&r, batch, workers, mini_batches, &beside);
+        if (beside.tokens_per_second > out->tokens_per_second && beside.s_part_bytes <= (double)hardware_usable_bytes(r.s_part))
+            *out = beside;
+    }
 }
 
 bool plan_pool_computes(const struct plan_request *r) { return !hardware_is_gpu(r->s_part) || r->kv_type == KV_F16; }

@@ -94,12 +94,21 @@ static bool config_is_true(const struct config *c, const char *key, bool otherwi
     return json_is_boolean(value) ? json_is_true(value) : otherwise;
 }
 
+// Returns whether the model is of a type, or of one whose name begins so: some keys have other defaults then, as in common/model/hf.
+static bool config_is_of(const struct config *c, const char *type)
+{
+    const char *is = json_string_value(json_object_get(c->object, "model_type"));
+    return is && !strncmp(is, type, strlen(type));
+}
+
 // Reads which layers have a window: a list of kinds, one in so many that has none, or all.
 static void read_windows(struct config *c, struct plan_shape *out)
 {
     const json_t *kinds = json_object_get(c->object, "layer_types"), *kind;
     const uint32_t window = config_u32_or(c, "sliding_window", UINT32_MAX / 2, 0);
-    const uint32_t full_every = config_u32_or(c, "sliding_window_pattern", COUNT_MAX, 0);
+    const uint32_t usual = config_is_of(c, "gemma2") ? 2 : config_is_of(c, "gemma3") ? 6 : 0;
+    const uint32_t full_every =
+        config_u32_or(c, "sliding_window_pattern", COUNT_MAX, config_u32_or(c, "_sliding_window_pattern", COUNT_MAX, usual));
     size_t i;
 
     if (!window || !config_is_true(c, "use_sliding_window", true))
@@ -135,7 +144,7 @@ static double attention_values(struct config *c, struct plan_shape *out)
 static void add_mlps(struct config *c, uint32_t type, struct plan_shape *out, struct weights_sum *layers,
                      struct weights_sum *experts)
 {
-    const double matrices = json_object_get(c->object, "ffn_dim") ? 2 : 3; // OPT has no gate
+    const double matrices = json_object_get(c->object, "ffn_dim") || config_is_of(c, "starcoder2") ? 2 : 3; // without a gate
     const uint32_t ffn = config_u32(c, "intermediate_size", "ffn_dim", WIDTH_MAX);
     uint32_t count = config_u32_or(c, "num_experts", COUNT_MAX, 0), dense = 0;
 
@@ -188,14 +197,16 @@ static enum status read_config(const char *path, const json_t *root, uint32_t ty
                                .heads = config_u32(&c, "num_attention_heads", NULL, COUNT_MAX),
                                .vocab = config_u32(&c, "vocab_size", NULL, VOCAB_MAX)};
     out->kv_heads = MAX(config_u32_or(&c, "num_key_value_heads", COUNT_MAX, out->heads), 1u);
-    out->head_dim = config_u32_or(&c, "head_dim", WIDTH_MAX, out->hidden / out->heads);
+    const bool ties = config_is_of(&c, "gemma") || config_is_of(&c, "opt") || config_is_of(&c, "smollm3") ||
+                      config_is_of(&c, "starcoder2");
+    out->head_dim = config_u32_or(&c, "head_dim", WIDTH_MAX, config_is_of(&c, "gemma") ? 256 : out->hidden / out->heads);
     read_windows(&c, out);
     add_values(&layers, attention_values(&c, out) * out->layers, type);
     if (!out->latent && (out->head_dim == 0 || out->head_dim % 16))
         config_fail(&c, "head_dim", "is not a multiple of 16, nor is hidden_size by num_attention_heads");
     add_mlps(&c, type, out, &layers, &experts);
     add_values(&head, (double)out->hidden * out->vocab, type);
-    if (!config_is_true(&c, "tie_word_embeddings", false))
+    if (!config_is_true(&c, "tie_word_embeddings", ties))
         add_values(&embedding, (double)out->hidden * out->vocab, type);
     put_weights(&layers, &experts, &head, &embedding, out);
     check_class(root, out);
@@ -205,11 +216,11 @@ static enum status read_config(const char *path, const json_t *root, uint32_t ty
 enum status shape_of_config(const char *label, const char *text, size_t length, uint32_t type, struct plan_shape *out,
                             struct error *error)
 {
-    json_error_t wrong = {.text = "another value"};
+    json_error_t wrong;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &wrong);
-    enum status status = json_is_object(root)
-                             ? read_config(label, root, type, out, error)
-                             : error_set(error, STATUS_INVALID_ARGUMENT, "%s is no JSON object: %s", label, wrong.text);
+    enum status status = json_is_object(root) ? read_config(label, root, type, out, error)
+                                              : error_set(error, STATUS_INVALID_ARGUMENT, "%s is no JSON object: %s", label,
+                                                          root ? "another value" : wrong.text);
     json_decref(root);
     return status;
 }

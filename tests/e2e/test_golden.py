@@ -58,7 +58,7 @@ def check_greedy(mesh):
     """64 greedy tokens of each prompt, all prompts at once; after a place where the oracle was unsure anything may follow."""
     reply = mesh.post("/v1/completions", {"model": "default", "prompt": [item["tokens"] for item in ORACLE["greedy"]],
                                           "max_tokens": 64, "temperature": 0, "ignore_eos": True, "logprobs": 1,
-                                          "return_tokens_as_token_ids": True})
+                                          "return_tokens_as_token_ids": True}, timeout=600)  # an emulated device takes one minute alone
     assert len(reply["choices"]) == len(ORACLE["greedy"]) >= 10
     unsure = 0
     for item, choice in zip(ORACLE["greedy"], reply["choices"]):

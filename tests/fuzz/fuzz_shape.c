@@ -13,10 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct plan_shape shape;
     struct error error = {0};
 
-    if (shape_of_config("config.json", (const char *)data, size, TENSOR_Q4_0, &shape, &error)) {
-        assert_always(error.text[0]);
-        return 0;
-    }
+    if (shape_of_config("config.json", (const char *)data, size, TENSOR_Q4_0, &shape, &error))
+        return assert_always(error.text[0]), 0;
     assert_always(shape.layers && shape.hidden && shape.heads && shape.kv_heads && shape.vocab);
     assert_always(shape.layer_values >= shape.expert_values && shape.windowed_layers <= shape.layers);
     for (int i = 0; i < SHAPE_MEMORIES; i++)

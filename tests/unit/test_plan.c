@@ -274,9 +274,13 @@ static void a_pool_is_chosen(void **state)
     r.pool_bytes = PLAN_POOL_CHOOSE;
     plan_predict(&r, 32, 2, 2, &plan); // the link binds, so what does not travel is a gain
     plan_predict(&none, 32, 2, 2, &without);
-    assert_true(plan.pool_sequences == 32 && plan.tokens_per_second > without.tokens_per_second);
-    assert_near(plan.pool_bytes, 32 * 49152);
-    slow.attention_share = 0.001;
+    assert_true(plan.pool_sequences > 0 && plan.tokens_per_second > without.tokens_per_second);
+    assert_near(plan.pool_bytes, plan.pool_sequences * 49152.0);
+    none.pool_bytes = 32 * 49152; // all of them there are no faster than some
+    plan_predict(&none, 32, 2, 2, &without);
+    assert_true(without.pool_sequences == 32 && plan.tokens_per_second >= without.tokens_per_second);
+    none.pool_bytes = 0;
+    slow.attention_share = 0.0001;
     r.s_part = none.s_part = &slow;
     plan_predict(&r, 32, 2, 2, &plan);
     plan_predict(&none, 32, 2, 2, &without);
@@ -504,6 +508,31 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
+// Workers too small for their share are never answered, nor is a sequence that several must hold refused.
+static void what_is_chosen_fits(void **state)
+{
+    struct plan_request r = request();
+    struct hardware small = worker;
+    struct plan plan;
+    struct error error;
+
+    r.worker = &small;
+    for (r.pool_bytes = 0;; r.pool_bytes = PLAN_POOL_CHOOSE) {
+        for (small.memory_bytes = 60000; small.memory_bytes < 3000000; small.memory_bytes = small.memory_bytes * 5 / 4)
+            for (r.batch = 0; r.batch < 100; r.batch += 33)
+                if (!plan_make(&r, &plan, &error))
+                    assert_true(plan.workers == 0 || plan.kv_bytes_per_worker <= (double)small.memory_bytes);
+        if (r.pool_bytes == PLAN_POOL_CHOOSE)
+            break;
+    }
+    r.pool_bytes = 0;
+    r.batch = 1;
+    r.prompt_tokens = 5000; // 10 MB of KV; the S-part has room for 8 and a worker for 2
+    small.memory_bytes = 2000000;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+    assert_true(plan.workers >= 5 && plan.kv_bytes_per_worker <= 2e6);
+}
+
 // Machines that are added reach the rate, one worker less does not, and nothing cheaper is listed behind it.
 static void what_to_add(void **state)
 {
@@ -619,6 +648,7 @@ int main(void)
         cmocka_unit_test(the_knee_of_a_sweep),
         cmocka_unit_test(the_cheapest_of_several),
         cmocka_unit_test(what_to_add),
+        cmocka_unit_test(what_is_chosen_fits),
         cmocka_unit_test(a_hardware_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

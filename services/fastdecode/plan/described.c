@@ -67,7 +67,7 @@ static enum status check_gpu(const struct hardware *gpu, const struct plan_shape
                  HARDWARE_CAPABILITY_LEAST);
         return refuse_run(gpu->name, why, error);
     }
-    if (shape->experts || shape->windowed_layers || shape->latent) {
+    if (shape->experts || shape->windowed_layers) {
         snprintf(why, sizeof why, "%s %s, which only the CPU backend computes (--gpu cpu)", shape->name,
                  shape->experts ? "has experts" : "has windows of attention");
         return refuse_run(gpu->name, why, error);
@@ -86,6 +86,8 @@ static enum status check_runs(const struct described *d, struct error *error)
         snprintf(why, sizeof why, "this release does not serve models of class %s", d->shape.unknown_class);
         return refuse_run(d->shape.name, why, error);
     }
+    if (d->shape.latent)
+        return refuse_run(d->shape.name, "this release has no latent attention", error);
     for (uint32_t i = 0; i < d->s_part_count && !status; i++)
         status = hardware_is_gpu(&d->s_parts[i]) ? check_gpu(&d->s_parts[i], &d->shape, error) : STATUS_OK;
     return status;

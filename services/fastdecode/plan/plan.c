@@ -377,14 +377,14 @@ static void print_spread(const struct plan_settings *s, const struct plan *plan)
 }
 
 // Says what the figures rest on.
-static const char *basis_of(const struct plan_settings *s)
+static const char *basis_of(const struct plan_settings *s, const struct plan *plan)
 {
     const struct hardware *gpu = &s->described.s_parts[0], *worker = &s->described.workers[0];
 
     if (gpu->model.name)
         return "measured with this model";
-    return gpu->weights_share < 1 || worker->attention_share < 1 ? "data sheets and estimated shares"
-                                                                 : "data sheets: an upper bound";
+    return gpu->weights_share < 1 || (plan->workers && worker->attention_share < 1) ? "data sheets and estimated shares"
+                                                                                    : "data sheets: an upper bound";
 }
 
 static void print_plan(const struct plan_settings *s, const struct plan *plan)
@@ -435,7 +435,7 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     if (plan->watts != 0)
         printf("  power                  %10.0f W without the GPU's host; %.2f kWh a million tokens of answers\n", plan->watts,
                bill.kwh);
-    printf("  from                   %s\n", basis_of(s));
+    printf("  from                   %s\n", basis_of(s, plan));
 }
 
 static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
@@ -518,9 +518,13 @@ static void print_additions(const struct plan_settings *s, const struct plan *no
                             uint32_t count)
 {
     print_head(s);
-    printf("\n  there is   %u S-part%s and %u worker%s: %.0f tokens/s, batch %u, %.1f ms a step, bound by %s\n", now->stages,
-           now->stages == 1 ? "" : "s", now->workers, now->workers == 1 ? "" : "s", now->tokens_per_second, now->batch,
-           now->step_ms, plan_bound_name(now->bound_by));
+    printf("\n  there is   %u S-part%s and %u worker%s: ", now->stages, now->stages == 1 ? "" : "s", now->workers,
+           now->workers == 1 ? "" : "s");
+    if (now->batch)
+        printf("%.0f tokens/s, batch %u, %.1f ms a step, bound by %s\n", now->tokens_per_second, now->batch, now->step_ms,
+               plan_bound_name(now->bound_by));
+    else
+        printf("too little for the model\n");
     printf("  wanted     %.0f tokens/s\n", s->request.tokens_per_second);
     if (additions[0].s_parts + additions[0].workers == 0) {
         printf("  add        nothing: batch %u gives %.0f\n", additions[0].plan.batch, additions[0].plan.tokens_per_second);
@@ -548,7 +552,9 @@ static enum status add_to_run(struct plan_settings *s, bool check_only, struct e
     }
     json_t *object = describe(s), *today = json_object(), *list = json_array();
     add_plan(today, &now);
-    json_object_set_new(object, "now", today);
+    json_object_set_new(object, "now", now.batch ? today : json_null());
+    if (!now.batch)
+        json_decref(today);
     for (uint32_t i = 0; i < count; i++) {
         json_t *one = json_object(), *plan = json_object();
         set_integer(one, "s_parts", additions[i].s_parts);
@@ -685,7 +691,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         add_bill(object, &s->request, &plan);
         if (s->requests)
             json_object_set_new(object, "hours", json_real(hours_of(s, plan.tokens_per_second)));
-        json_object_set_new(object, "basis", json_string(basis_of(s)));
+        json_object_set_new(object, "basis", json_string(basis_of(s, &plan)));
         json_object_set_new(object, "simulated", s->simulates ? spread_json(s, &plan) : json_null());
         json_object_set_new(object, "tokens_per_second_with_one_more", more_json(&s->request, &plan));
         json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));

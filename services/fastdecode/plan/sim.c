@@ -264,7 +264,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
 enum status sim_plan(const struct described *described, const struct plan_request *request, const struct plan *plan,
                      double requests_per_second, struct sim_result *out, struct error *error)
 {
-    enum { REQUESTS_LEAST = 60, REQUESTS_USUAL = 300, TOKENS_MOST = 1500000 };
+    enum { REQUESTS_LEAST = 20, REQUESTS_USUAL = 300, TOKENS_MOST = 1000000, WORKERS_MOST = 256 };
     struct sim_settings s = SIM_DEFAULTS;
     struct sim_config config = {0};
     struct workload work = {0};
@@ -276,10 +276,14 @@ enum status sim_plan(const struct described *described, const struct plan_reques
     s.workers = plan->workers;
     s.batch = plan->batch;
     s.stages = plan->stages;
+    s.mini_batches = request->mini_batches * plan->stages;
     s.chunk = request->chunk_tokens;
     s.local_pool = plan->workers ? (uint64_t)plan->pool_bytes : request->pool_bytes == PLAN_POOL_CHOOSE ? 0 : request->pool_bytes;
     s.request.pool_bytes = s.local_pool;
     s.requests = (uint64_t)MAX(MIN(MAX(REQUESTS_USUAL, 3.0 * plan->batch), TOKENS_MOST / tokens), REQUESTS_LEAST);
+    if (plan->workers > WORKERS_MOST)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "more than %d workers take long: `fastdecode sim` does it",
+                         WORKERS_MOST);
     enum status status = sched_admission_choose(s.admission, s.request.spacing, &s.chosen_admission, error);
     if (!status)
         status = workload_make(s.requests, requests_per_second, s.request.prompt_tokens, s.request.generated_tokens, 0, s.seed,
