@@ -10,7 +10,6 @@ PAPER = ("--gpu", "a10", "--worker", "epyc-7452", "--link", "infiniband", "--loc
 
 
 def plan(*options):
-    # Without the simulation, of which one test asks.
     return fastdecode("plan", "--hardware-dir", HARDWARE, "--no-simulate", *options, timeout=60)
 
 
@@ -182,9 +181,8 @@ def test_what_cannot_run_is_refused(options, words):
 
 
 def test_an_old_gpu_is_refused(tmp_path):
-    path = tmp_path / "v100.conf"
-    with open(os.path.join(HARDWARE, "t4.conf"), encoding="utf-8") as shipped:
-        path.write_text(shipped.read().replace("compute_capability = 7.5", "compute_capability = 7.0"))
+    path = priced(tmp_path, "t4", 1)
+    path.write_text(path.read_text().replace("compute_capability = 7.5", "compute_capability = 7.0"))
     assert "its compute capability is 7.0, and the kernels need 7.5 or more" in refused("--shape", "opt-6.7b", "--gpu", path, code=4)
     assert planned("--shape", "opt-6.7b", "--weights", "q4_0", "--gpu", "t4")["tokens_per_second"] > 0
 

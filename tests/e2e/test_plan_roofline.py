@@ -22,12 +22,9 @@ PARAMETERS = {"llama-7b": (6.74, 2), "llama-13b": (13.02, 2), "llama-70b": (68.9
 
 
 def hardware(name):
-    values = {}
     with open(os.path.join(HARDWARE, name + ".conf"), encoding="utf-8") as file:
-        for line in file:
-            key, equals, value = line.split("#")[0].partition("=")
-            if equals:
-                values[key.strip()] = value.strip()
+        lines = [line.split("#")[0].partition("=") for line in file]
+    values = {key.strip(): value.strip() for key, equals, value in lines if equals}
     return {key: value if key in ("name", "memory") else float(value) for key, value in values.items()}
 
 
@@ -128,7 +125,10 @@ def answered(command, question, *options):
     return json.loads(said.stdout)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
+each = pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
+
+
+@each
 def test_a_question_of_a_buyer(question):
     plan, mesh = answered("plan", question, "--local-pool", "none", "--no-simulate"), Mesh(*question)
     assert plan["tokens_per_second"] == pytest.approx(mesh.tokens_per_second(), rel=0.15)
@@ -151,7 +151,7 @@ PROMPTS_ABOVE_ALL = {("qwen3-32b", 4000, 500): 1.6, ("opt-30b", 512, 32): 2.2}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: "-".join(str(part) for part in q))
+@each
 def test_the_scheduler_agrees(question):
     """The scheduling core on the same machines, with all requests waiting from the start."""
     planned = answered("plan", question, "--local-pool", "none", "--no-simulate")["tokens_per_second"]

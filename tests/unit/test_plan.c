@@ -517,18 +517,15 @@ static void what_is_chosen_fits(void **state)
     struct error error;
 
     r.worker = &small;
-    for (r.pool_bytes = 0;; r.pool_bytes = PLAN_POOL_CHOOSE) {
-        for (small.memory_bytes = 60000; small.memory_bytes < 3000000; small.memory_bytes = small.memory_bytes * 5 / 4)
-            for (r.batch = 0; r.batch < 100; r.batch += 33)
-                if (!plan_make(&r, &plan, &error))
-                    assert_true(plan.workers == 0 || plan.kv_bytes_per_worker <= (double)small.memory_bytes);
-        if (r.pool_bytes == PLAN_POOL_CHOOSE)
-            break;
+    for (uint32_t i = 0; i < 160; i++) {
+        small.memory_bytes = 60000u * (1 + i / 8) * (1 + i / 8);
+        r.batch = i / 2 % 4 * 33;
+        r.pool_bytes = i % 2 ? PLAN_POOL_CHOOSE : 0;
+        if (!plan_make(&r, &plan, &error))
+            assert_true(plan.workers == 0 || plan.kv_bytes_per_worker <= (double)small.memory_bytes);
     }
-    r.pool_bytes = 0;
-    r.batch = 1;
-    r.prompt_tokens = 5000; // 10 MB of KV; the S-part has room for 8 and a worker for 2
     small.memory_bytes = 2000000;
+    r.pool_bytes = 0, r.batch = 1, r.prompt_tokens = 5000; // 10 MB of KV; the S-part has room for 8 and a worker for 2
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
     assert_true(plan.workers >= 5 && plan.kv_bytes_per_worker <= 2e6);
 }
@@ -557,7 +554,6 @@ static void what_to_add(void **state)
         r.tokens_per_second = times * most;
         if (plan_add(&r, &now, additions, &count, &error))
             break;
-        assert_near(now.tokens_per_second, most);
         for (uint32_t i = 0; i < count; i++) {
             const struct plan_addition *a = &additions[i];
             struct plan_request one = r;
