@@ -63,31 +63,15 @@ static uint32_t most_workers(const struct plan_request *r, uint32_t batch)
     return MIN(each * batch, (uint32_t)PLAN_WORKERS_MAX);
 }
 
-// Returns the least number of workers, up to `high`, that hold the KV, which `high` do: more of them hold less each.
-static uint32_t least_holding(const struct plan_request *r, uint32_t batch, uint32_t high)
-{
-    uint32_t low = 1;
-
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        struct plan plan;
-        plan_predict(r, batch, middle, 0, &plan);
-        if (plan_fits(r, &plan))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-// Returns the fewest of [low, high] workers that reach a rate in time, which `high` do: more workers are never slower.
-static uint32_t least_workers(const struct plan_request *r, uint32_t batch, double rate, uint32_t low, uint32_t high)
+// Returns the fewest of [low, high] workers that hold the KV, reach a rate and, if `timely`, are in time, as `high` do: more of them hold
+// less each and are never slower.
+static uint32_t least_workers(const struct plan_request *r, uint32_t batch, double rate, bool timely, uint32_t low, uint32_t high)
 {
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         struct plan plan;
         plan_predict(r, batch, middle, 0, &plan);
-        if (plan.tokens_per_second >= rate && in_time(r, &plan))
+        if (plan_fits(r, &plan) && plan.tokens_per_second >= rate && (!timely || in_time(r, &plan)))
             high = middle;
         else
             low = middle + 1;
@@ -136,13 +120,9 @@ static bool at_batch(const struct plan_request *r, uint32_t batch, double wanted
     *out = most_fits ? most : local;
     if (!most_fits)
         return local_fits;
-    const uint32_t holding = least_holding(r, batch, high);
-    uint32_t chosen = reached ? holding : workers_worth(r, batch, holding, high);
-    if (timely)
-        chosen = least_workers(r, batch, reached ? wanted : 0, chosen, high);
-    plan_predict(r, batch, chosen, 0, out);
-    for (; !plan_fits(r, out) && chosen < high; chosen++) // with another pool beside them they may hold more each
-        plan_predict(r, batch, chosen + 1, 0, out);
+    const uint32_t holding = least_workers(r, batch, 0, false, 1, high);
+    const uint32_t worth = reached ? holding : workers_worth(r, batch, holding, high);
+    plan_predict(r, batch, least_workers(r, batch, reached ? wanted : 0, timely, worth, high), 0, out);
     const double enough = reached ? wanted : out->tokens_per_second / PLAN_WORTH; // none cost less
     if (local_fits && local.tokens_per_second >= enough && (in_time(r, &local) || !timely)) {
         *out = local;

@@ -61,7 +61,7 @@ static double floats_per_us(const struct hardware *h) { return (h->f16_tflops !=
 
 double plan_products_per_us(const struct hardware *h, bool quantized)
 {
-    const bool in_8_bits = quantized && h->int8_tops != 0 && (!hardware_is_gpu(h) || floats_per_us(h) <= 0);
+    const bool in_8_bits = quantized && h->int8_tops != 0 && !hardware_is_gpu(h);
     return MAX(in_8_bits ? h->int8_tops * 1e12 / US : floats_per_us(h), 1) * h->products_share;
 }
 
@@ -195,18 +195,17 @@ static double place_us(const struct plan_request *r, const struct cost_r_part *p
            prefill * (place->row_us + prompt_mean_read(r) * place->prefill_us);
 }
 
-static struct layer_times time_layer(const struct plan_request *r, uint32_t workers, const struct step_rows *rows)
+static struct layer_times time_layer(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers,
+                                     const struct step_rows *rows)
 {
     const double away = rows->decode - rows->decode_local, prefill_away = rows->prefill - rows->prefill_local;
     bool add_up = workers && r->worker->shares_cores;
     double shared = workers && !add_up ? ceil(away / workers) : away; // rows of the fullest worker, or of all in turn
     struct layer_times times = {0};
-    struct cost_s_part s;
     struct cost_r_part place;
 
-    plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
-    times.s_part_us = cost_curve_at(&s.layer, rows->decode + rows->prefill);
+    times.s_part_us = cost_curve_at(&s->layer, rows->decode + rows->prefill);
     if (away > 0 || prefill_away > 0)
         times.r_part_us = place_us(r, &place, add_up ? MIN(workers, MAX(away, 1)) : 1, shared, prefill_away);
     if (workers && (away > 0 || prefill_away > 0)) {
@@ -245,8 +244,8 @@ static double chunk_rows(const struct plan_request *r, double step_us, double mo
 // Adds prompts to a round whose steps have none. A chunk of a prompt is in as many steps as its rows are needed, and each of them makes its
 // round longer; if every round has several, they wait for their answers at the same time. *times becomes the mean over steps. Returns
 // the mean round.
-static double add_prompts(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, double tail_us,
-                          const struct step_rows *usual, struct layer_times *times)
+static double add_prompts(const struct plan_request *r, const struct cost_s_part *s, uint32_t batch, uint32_t workers, uint32_t m,
+                          double tail_us, const struct step_rows *usual, struct layer_times *times)
 {
     const struct layer_times light = *times;
     const struct sched_round round = round_of(r, &light, &light, 1, tail_us);
@@ -259,13 +258,13 @@ static double add_prompts(const struct plan_request *r, uint32_t batch, uint32_t
                                  .decode_local = usual->decode_local,
                                  .prefill = CHUNK_ROWS,
                                  .prefill_local = local * (double)CHUNK_ROWS};
-        struct layer_times heavy = time_layer(r, workers, &rows);
-        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, tail_us);
         if (share <= 0)
             continue;
+        struct layer_times heavy = time_layer(r, s, workers, &rows);
+        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, tail_us);
         rows.prefill = chunk_rows(r, light_us, sched_round_us(&longer, m) - light_us);
         rows.prefill_local = local * rows.prefill;
-        heavy = time_layer(r, workers, &rows);
+        heavy = time_layer(r, s, workers, &rows);
         const double chunks = share * needed / rows.prefill, steps = chunks / m; // in a round; in a step
         const double at_once = MIN(MAX(chunks, 1), m);
         longer = round_of(r, &light, &heavy, at_once / m, tail_us);
@@ -308,7 +307,7 @@ static uint32_t pool_sequences_of(const struct plan_request *r, uint32_t batch, 
     return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / plan_sequence_kv_bytes(r)));
 }
 
-// Names the longest term of a round. Where one mini-batch waits for its own answers, it is the longest part of what it does.
+// Names the longest term of a round or, where its only mini-batch waits for its own answers, of what that mini-batch does.
 static enum plan_bound bound_of(const struct sched_round *round, uint32_t m, double r_part_us, double link_us)
 {
     const double turn_us = round->s_part_us + round->here_us, step_us = sched_round_us(round, m);
@@ -325,18 +324,18 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     const double layers = r->shape->layers, decode = ceil((double)batch / m);
     const uint32_t here = pool_sequences_of(r, batch, workers);
     const struct step_rows rows = {.decode = decode, .decode_local = workers ? (double)here / m : 0};
-    struct layer_times times = time_layer(r, workers, &rows);
     struct cost_s_part s;
     double step_us;
 
     plan_s_part(r, &s);
+    struct layer_times times = time_layer(r, &s, workers, &rows);
     const double head_us = cost_curve_at(&s.head, decode), tail_us = head_us + step_rest_us(r, decode);
     if (r->s_part->model.name) // prompts take steps of their own, and their time is the S-part's
         times.s_part_us += decode * prefill_rows_each(r) * prefill_row_us(r, &s, decode, workers, times.r_part_us) / s.layers;
     struct sched_round round = round_of(r, &times, &times, 1, tail_us);
     step_us = sched_round_us(&round, m);
     if (!r->s_part->model.name && prefill_rows_each(r) > 0) {
-        step_us = add_prompts(r, batch, workers, m, tail_us, &rows, &times);
+        step_us = add_prompts(r, &s, batch, workers, m, tail_us, &rows, &times);
         round = round_of(r, &times, &times, 1, tail_us);
     }
     *out = (struct plan){.batch = batch,
@@ -412,15 +411,12 @@ double plan_hop_us(const struct plan_request *r, double rows)
     return r->link->link_round_trip_us / 2 + 4.0 * rows * r->shape->hidden / bytes_per_us;
 }
 
-// A step of a mini-batch of so many sequences.
-struct rows {
-    double decode, prefill;
-};
-
-static struct rows rows_of(const struct plan_request *r, uint32_t batch, uint32_t mini_batches)
+// Returns a mini-batch's uniform step, `local` of whose rows have their KV in the stages' memory beside workers.
+static struct step_rows uniform_rows(const struct plan_request *r, uint32_t batch, uint32_t mini_batches, double local)
 {
-    double decode = ceil((double)batch / mini_batches);
-    return (struct rows){decode, decode * prefill_rows_each(r)};
+    const double decode = ceil((double)batch / mini_batches), prefill = decode * prefill_rows_each(r);
+    return (struct step_rows){
+        .decode = decode, .prefill = prefill, .decode_local = local * decode, .prefill_local = local * prefill};
 }
 
 // The stages to be split, with their arrays.
@@ -432,7 +428,7 @@ struct stages {
 };
 
 // Describes the stages; attend_us is what each of their layers takes for attention of its own.
-static void describe_stages(const struct plan_request *r, struct rows rows, double attend_us, uint32_t pool_sequences,
+static void describe_stages(const struct plan_request *r, const struct step_rows *rows, double attend_us, uint32_t pool_sequences,
                             uint32_t batch, struct stages *out)
 {
     const struct plan_weights *weights = plan_weights_of(r->shape, r->s_part);
@@ -442,15 +438,15 @@ static void describe_stages(const struct plan_request *r, struct rows rows, doub
     out->split = (struct plan_split){.layer_us = out->layer_us,
                                      .layer_bytes = out->layer_bytes,
                                      .layer_count = MIN(out->all.layers, (uint32_t)PLAN_SPLIT_LAYERS_MAX),
-                                     .embed_us = step_rest_us(r, rows.decode),
-                                     .head_us = cost_curve_at(&out->all.head, rows.decode),
+                                     .embed_us = step_rest_us(r, rows->decode),
+                                     .head_us = cost_curve_at(&out->all.head, rows->decode),
                                      .embed_bytes = weights->embedding_bytes,
                                      .head_bytes = weights->head_bytes,
                                      .stage_bytes = (uint64_t)(activation_bytes(r, batch) / r->stages),
                                      .stages = r->stages,
                                      .memory_bytes = out->memory};
     for (uint32_t l = 0; l < out->split.layer_count; l++) {
-        out->layer_us[l] = cost_curve_at(&out->all.layer, rows.decode + rows.prefill) + attend_us;
+        out->layer_us[l] = cost_curve_at(&out->all.layer, rows->decode + rows->prefill) + attend_us;
         out->layer_bytes[l] = weights->layer_bytes + (uint64_t)kv_bytes;
     }
     for (uint32_t i = 0; i < r->stages; i++)
@@ -460,11 +456,11 @@ static void describe_stages(const struct plan_request *r, struct rows rows, doub
 enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t workers, struct cost_s_part *out,
                         struct plan_range *ranges, struct error *error)
 {
+    const struct step_rows rows = uniform_rows(r, batch, sched_mini_batches_most(r->stages, workers > 0), 0);
     struct stages stages;
     double slowest_us;
 
-    describe_stages(r, rows_of(r, batch, sched_mini_batches_most(r->stages, workers > 0)), 0, pool_sequences_of(r, batch, workers),
-                    batch, &stages);
+    describe_stages(r, &rows, 0, pool_sequences_of(r, batch, workers), batch, &stages);
     enum status status = plan_split_layers(&stages.split, ranges, &slowest_us, error);
     for (uint32_t i = 0; !status && i < r->stages; i++) {
         out[i] = stages.all;
@@ -475,7 +471,7 @@ enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t w
     return status;
 }
 
-static void cut_stages(const struct plan_request *r, struct rows rows, double attend_us, struct plan *out)
+static void cut_stages(const struct plan_request *r, const struct step_rows *rows, double attend_us, struct plan *out)
 {
     struct plan_range ranges[PLAN_STAGES_MAX] = {{0, 0}};
     struct stages stages;
@@ -503,20 +499,17 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
                          .mini_batches = each * r->stages,
                          .stages = r->stages,
                          .pool_sequences = pool_sequences_of(r, batch, workers)};
-    struct rows rows = rows_of(r, batch, out->mini_batches);
-    const double local = workers ? (double)out->pool_sequences / batch : 0;
-    const struct step_rows step = {
-        .decode = rows.decode, .decode_local = local * rows.decode, .prefill = rows.prefill, .prefill_local = local * rows.prefill};
-    const struct layer_times times = time_layer(r, workers, &step);
+    const struct step_rows rows = uniform_rows(r, batch, out->mini_batches, workers ? (double)out->pool_sequences / batch : 0);
     struct cost_s_part s;
     plan_s_part(r, &s);
+    const struct layer_times times = time_layer(r, &s, workers, &rows);
     out->s_part_layer_us = times.s_part_us;
     out->r_part_layer_us = times.r_part_us;
     out->link_layer_us = times.link_us;
     out->pool_layer_us = times.pool_us;
     out->head_us = cost_curve_at(&s.head, rows.decode);
     double own_us = workers ? times.pool_us : times.r_part_us, wait_us = times.r_part_us + times.link_us;
-    cut_stages(r, rows, own_us, out);
+    cut_stages(r, &rows, own_us, out);
     for (uint32_t i = 0; i < r->stages; i++) {
         slowest_us = MAX(slowest_us, out->stage[i].turn_us);
         sum_us += out->stage[i].turn_us;
@@ -553,6 +546,13 @@ double plan_stage_bytes(const struct plan_request *r, uint32_t batch, uint32_t s
            (stage + 1 == stages ? (double)w->head_bytes : 0) + activation_bytes(r, batch) / stages;
 }
 
+// Returns what the weights and activations of all stages take.
+static double all_stages_bytes(const struct plan_request *r, uint32_t batch)
+{
+    const struct plan_weights *w = plan_weights_of(r->shape, r->s_part);
+    return r->shape->layers * (double)w->layer_bytes + (double)(w->embedding_bytes + w->head_bytes) + activation_bytes(r, batch);
+}
+
 // Returns the sequences of the fullest worker, or of the pool. Those that no worker can hold lie at all of them.
 static double workers_share(const struct plan_request *r, const struct plan *plan)
 {
@@ -581,8 +581,7 @@ static void add_hybrid_bound(const struct plan_request *r, double left_bytes, st
 static void add_memory_and_price(const struct plan_request *r, struct plan *out)
 {
     out->pool_bytes = out->pool_sequences * plan_sequence_kv_bytes(r);
-    double each = workers_share(r, out),
-           own_bytes = plan_stage_bytes(r, out->batch, 0, (struct plan_range){.end = r->shape->layers});
+    const double each = workers_share(r, out);
 
     out->kv_tokens = out->batch * plan_mean_context(r);
     out->kv_bytes_per_worker = each * plan_sequence_kv_bytes(r);
@@ -590,6 +589,7 @@ static void add_memory_and_price(const struct plan_request *r, struct plan *out)
         for (uint32_t i = 0; i < out->stages; i++)
             out->s_part_bytes = MAX(out->s_part_bytes, out->stage[i].bytes);
     } else {
+        const double own_bytes = all_stages_bytes(r, out->batch);
         out->s_part_bytes = own_bytes + out->pool_bytes;
         add_hybrid_bound(r, (double)hardware_usable_bytes(r->s_part) - own_bytes, out);
     }
@@ -612,21 +612,13 @@ double plan_answers_share(const struct plan_request *request, const struct plan 
     return MIN(alone.step_ms / plan->step_ms, 1);
 }
 
-// Returns what the S-parts' memory leaves for KV.
-static double memory_left(const struct plan_request *r, uint32_t batch)
-{
-    const uint32_t stages = MAX(r->stages, 1u);
-    const struct plan_weights *w = plan_weights_of(r->shape, r->s_part);
-    const double weights = r->shape->layers * (double)w->layer_bytes + (double)(w->embedding_bytes + w->head_bytes);
-    return stages * (double)hardware_usable_bytes(r->s_part) - weights - activation_bytes(r, batch);
-}
-
 // The pool that is fastest beside workers: none, or shares of what is left or needed.
 static void choose_pool(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches,
                         struct plan *out)
 {
     enum { SHARES = 5 };
-    const double left = MIN(memory_left(request, batch), batch * plan_sequence_kv_bytes(request));
+    const double usable = MAX(request->stages, 1u) * (double)hardware_usable_bytes(request->s_part);
+    const double left = MIN(usable - all_stages_bytes(request, batch), batch * plan_sequence_kv_bytes(request));
     const int shares = request->stages > 1 ? 1 : SHARES; // a pipeline's layers are cut anew for each
     struct plan_request r = *request;
     struct plan beside;

@@ -26,10 +26,10 @@
 #include "common/base/status.h"
 #include "common/kv/kv_type.h"
 
-// Weights as a backend has them in memory. Of one layer (the mean), of these the experts', the output matrix, and the embedding: 0 if it
-// is tied to that.
+// Weights as a backend has them in memory.
 struct plan_weights {
-    uint64_t layer_bytes, expert_bytes, head_bytes, embedding_bytes;
+    uint64_t layer_bytes, expert_bytes;   // of a layer, in the mean, and of its experts alone
+    uint64_t head_bytes, embedding_bytes; // of the output matrix, and of the embedding: 0 if it is tied to that
 };
 
 enum shape_memory { SHAPE_HOST, SHAPE_GPU, SHAPE_MEMORIES };

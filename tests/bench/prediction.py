@@ -84,11 +84,10 @@ def describe(folder, name, model, attention, rest=None, *, link_gbs=7, shares_co
         return " ".join(f"{rows}:{us:.2f}" for rows, us in sorted(points.items()))
 
     path = os.path.join(folder, f"{name}.conf")
-    lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "int8_tops = 1", f"link_gb_per_second = {link_gbs}",
+    lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "f32_tflops = 1", f"link_gb_per_second = {link_gbs}",
              f"measured_model = {os.path.basename(MODEL)}", f"layer_us_at = {curve(model['layer_us'])}",
-             f"head_us_at = {curve(model['head_us'])}"]
-    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + [f"shares_cores = {'on' if shares_cores else 'off'}"]
-    lines += [f"rest_us_at = {curve(rest or {1: 0})}"]
+             f"head_us_at = {curve(model['head_us'])}", f"shares_cores = {'on' if shares_cores else 'off'}"]
+    lines += [*(f"attend_{key} = {attention[key]}" for key in COSTS), f"rest_us_at = {curve(rest or {1: 0})}"]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     return path
@@ -96,8 +95,9 @@ def describe(folder, name, model, attention, rest=None, *, link_gbs=7, shares_co
 
 def plan(files, workers, batch, prompt, tokens, *more):
     """more: further options; of one that is given twice the last counts."""
-    command = [os.path.join(BUILD, "bin", "fastdecode"), "plan", "--json", "--model", MODEL, "--gpu", files[0], "--worker", files[1],
-               "--workers", workers, "--batch", batch, "--prompt", prompt, "--gen", tokens, "--spacing", 1, "--mini-batches", 1, "--chunk", CHUNK, *more]
+    command = [os.path.join(BUILD, "bin", "fastdecode"), "plan", "--json", "--no-simulate", "--model", MODEL, "--gpu", files[0], "--worker", files[1],
+               *(("--local-pool", "none") if workers else ()), "--workers", workers, "--batch", batch, "--prompt", prompt, "--gen", tokens, "--spacing", 1,
+               "--mini-batches", 1, "--chunk", CHUNK, *more]
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 
 

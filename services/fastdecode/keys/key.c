@@ -10,8 +10,8 @@
 
 #include "common/api/apikey.h"
 #include "common/base/checked.h"
-#include "common/base/options.h"
 #include "common/base/file.h"
+#include "common/base/options.h"
 #include "services/fastdecode/keys/commands.h"
 
 enum { LINE_BYTES = 640 }; // more than any line has: a name, a hash, three numbers, a class and a list of models

@@ -1,5 +1,5 @@
-// described.c: see described.h.
-#include "services/fastdecode/plan/described.h"
+// described.c: see commands.h.
+#include "services/fastdecode/plan/commands.h"
 
 #include <stdio.h>
 #include <string.h>

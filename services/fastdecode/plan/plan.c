@@ -10,11 +10,9 @@
 #include "common/base/options.h"
 #include "common/kv/kv_shape.h"
 #include "common/model/compute.h"
-#include "common/plan/offload.h"
 #include "common/plan/plan.h"
 #include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/plan/commands.h"
-#include "services/fastdecode/plan/described.h"
 
 enum { SWEEP_MAX = 24, READING_MS = 200 }; // READING_MS: between two tokens, for people who read along
 
@@ -28,138 +26,17 @@ struct plan_settings {
     bool sweep, measure, offloads, simulates;
 };
 
-// --- `fastdecode plan --offload` -------------------------------------------------------------------------------------
-//
-// Weights, activations and KV on device, host and disk (common/plan/offload.h).
+#define PLAN_DEFAULTS                                                                                               \
+    {                                                                                                               \
+        .described = DESCRIBED_DEFAULTS, .workers = "auto", .s_parts = "1", .local_pool = "auto", .policy = "mesh", \
+        .simulates = true, .device = "auto", .offload = {.block_tokens = OFFLOAD_BLOCK_TOKENS}, .request = {        \
+            .prompt_tokens = 16,                                                                                    \
+            .generated_tokens = 1024,                                                                               \
+            .workers = PLAN_CHOOSE                                                                                  \
+        }                                                                                                           \
+    }
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
-
-// --- JSON -------------------------------------------------------------------------------------------------------------
-
-static double hours_of(const struct plan_settings *s, double tokens_per_second)
-{
-    return (double)s->requests * s->request.generated_tokens / tokens_per_second / 3600;
-}
-
-static json_t *split_json(const struct offload_split *split)
-{
-    return json_pack("{s:f, s:f, s:f}", "device", split->device, "host", split->host, "disk", split->disk);
-}
-
-static json_t *phase_json(const struct offload_phase *phase)
-{
-    return json_pack("{s:f, s:s, s:f, s:f, s:f, s:f, s:f}", "layer_seconds", phase->seconds, "bound_by",
-                     offload_phase_bound_name(phase), "compute", phase->lanes[OFFLOAD_COMPUTE], "copy_in",
-                     phase->lanes[OFFLOAD_COPY_IN], "copy_out", phase->lanes[OFFLOAD_COPY_OUT], "disk_read",
-                     phase->lanes[OFFLOAD_DISK_READ], "disk_write", phase->lanes[OFFLOAD_DISK_WRITE]);
-}
-
-static void print_offload_json(const struct plan_settings *s, const struct offload_plan *plan)
-{
-    const struct offload_request *r = &s->offload;
-    json_t *object = json_pack("{s:s, s:s, s:I, s:I, s:I, s:b}", "model", r->shape->name, "gpu", r->device->name, "prompt_tokens",
-                               (json_int_t)r->prompt_tokens, "generated_tokens", (json_int_t)r->generated_tokens, "workers",
-                               (json_int_t)r->workers, "compress", r->compress);
-
-    json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
-    if (s->requests)
-        json_object_set_new(object, "hours", json_real(hours_of(s, plan->tokens_per_second)));
-    json_object_set_new(object, "policy", json_string(s->policy));
-    json_object_set_new(object, "gpu_batch", json_integer(plan->gpu_batch));
-    json_object_set_new(object, "gpu_batches", json_integer(plan->gpu_batches));
-    json_object_set_new(object, "weights", split_json(&plan->weights));
-    json_object_set_new(object, "activations", split_json(&plan->activations));
-    json_object_set_new(object, "kv", split_json(&plan->kv));
-    json_object_set_new(object, "bound_by", json_string(offload_bound_name(plan)));
-    json_object_set_new(object, "block_seconds", json_real(plan->block_seconds));
-    json_object_set_new(object, "prompts", phase_json(&plan->prompts));
-    json_object_set_new(object, "decode", phase_json(&plan->decode));
-    json_object_set_new(object, "device_bytes", json_integer((json_int_t)plan->device_bytes));
-    json_object_set_new(object, "host_bytes", json_integer((json_int_t)plan->host_bytes));
-    json_object_set_new(object, "disk_bytes", json_integer((json_int_t)plan->disk_bytes));
-    json_object_set_new(object, "device_limit_bytes", json_integer((json_int_t)plan->device_limit));
-    json_object_set_new(object, "host_limit_bytes", json_integer((json_int_t)plan->host_limit));
-    json_object_set_new(object, "disk_limit_bytes", json_integer((json_int_t)plan->disk_limit));
-    json_object_set_new(object, "kv_bytes_per_worker", json_integer((json_int_t)plan->worker_bytes));
-    report_json_print(object);
-}
-
-// --- text -------------------------------------------------------------------------------------------------------------
-
-static void print_split(const char *name, const struct offload_split *split)
-{
-    printf("  %-14s %6.1f %% %6.1f %% %6.1f %%\n", name, 100 * split->device, 100 * split->host, 100 * split->disk);
-}
-
-static void print_phase(const char *name, double layers, const struct offload_phase *phase)
-{
-    printf(
-        "  %-14s %9.3f s: a layer takes %.4g s (compute %.3g, copy in %.3g, copy out %.3g, disk read %.3g, disk write %.3g); bound by %s\n",
-        name, layers * phase->seconds, phase->seconds, phase->lanes[OFFLOAD_COMPUTE], phase->lanes[OFFLOAD_COPY_IN],
-        phase->lanes[OFFLOAD_COPY_OUT], phase->lanes[OFFLOAD_DISK_READ], phase->lanes[OFFLOAD_DISK_WRITE],
-        offload_phase_bound_name(phase));
-}
-
-static void print_text(const struct plan_settings *s, const struct offload_plan *plan)
-{
-    const struct offload_request *r = &s->offload;
-    uint32_t sequences = plan->gpu_batch * plan->gpu_batches;
-
-    printf("model       %s: %u layers of %.1f M weights%s\n", r->shape->name, r->shape->layers,
-           (double)r->shape->layer_values / 1e6, r->compress ? ", weights and KV in 4.5 bits" : "");
-    printf("load        prompt %u, %u generated\n", r->prompt_tokens, r->generated_tokens);
-    printf("hardware    %s", r->device->name);
-    if (r->workers)
-        printf("; %u of %s; link: %s", r->workers, r->worker->name, r->link->name);
-    printf("\n\n  block          %u x %u: %u sequences, %.0f s\n", plan->gpu_batch, plan->gpu_batches, sequences,
-           plan->block_seconds);
-    printf("  tokens/s       %.3f\n  bound by       %s\n", plan->tokens_per_second, offload_bound_name(plan));
-    if (s->requests)
-        printf("  %llu requests  %.1f hours\n", (unsigned long long)s->requests, hours_of(s, plan->tokens_per_second));
-    printf("\n");
-    printf("                   device     host     disk\n");
-    print_split("weights", &plan->weights);
-    print_split("activations", &plan->activations);
-    if (r->workers)
-        printf("  KV                on the workers, %.1f GiB each\n", plan->worker_bytes / GIB);
-    else
-        print_split("KV", &plan->kv);
-    printf("  memory, GiB    %8.1f %8.1f %8.1f\n  of             %8.1f %8.1f %8.1f\n\n", plan->device_bytes / GIB,
-           plan->host_bytes / GIB, plan->disk_bytes / GIB, plan->device_limit / GIB, plan->host_limit / GIB,
-           plan->disk_limit / GIB);
-    print_phase("prompts", r->shape->layers, &plan->prompts);
-    print_phase("each token", r->shape->layers, &plan->decode);
-}
-
-// --- the run ----------------------------------------------------------------------------------------------------------
-
-// Plans and prints. --workers auto: none.
-static enum status plan_offload_run(struct plan_settings *s, struct error *error)
-{
-    const struct described *described = &s->described;
-    struct offload_request *r = &s->offload;
-    struct offload_plan made;
-    enum status status;
-
-    if (described->s_part_count > 1 || described->worker_count > 1)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--offload plans for one --gpu and one --worker");
-    r->shape = &described->shape;
-    r->device = &described->s_parts[0];
-    r->worker = &described->workers[0];
-    r->link = &described->link_hardware;
-    r->kv_type = s->request.kv_type;
-    r->prompt_tokens = s->request.prompt_tokens;
-    r->generated_tokens = s->request.generated_tokens;
-    r->workers = strcmp(s->workers, "auto") ? s->request.workers : 0;
-    r->paper = !strcmp(s->policy, "paper");
-    if ((status = offload_plan_make(r, &made, error)))
-        return status;
-    if (described->json)
-        print_offload_json(s, &made);
-    else
-        print_text(s, &made);
-    return STATUS_OK;
-}
 
 // --- what it prints ---------------------------------------------------------------------------------------------------
 
@@ -401,8 +278,8 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     printf("  a request              %10.1f s for its %u tokens\n", plan->step_ms * s->request.generated_tokens / 1e3,
            s->request.generated_tokens);
     if (s->requests)
-        printf("  in all                 %10.1f hours for %llu requests\n", hours_of(s, plan->tokens_per_second),
-               (unsigned long long)s->requests);
+        printf("  in all                 %10.1f hours for %llu requests\n",
+               plan_hours(&s->request, s->requests, plan->tokens_per_second), (unsigned long long)s->requests);
     printf("\n  a layer, one mini-batch: S-part %.0f us, R-part %.0f us, link %.0f us; head %.0f us a step\n",
            plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
     printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
@@ -419,9 +296,8 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
         printf("  in its own memory      %10.1f GiB of KV: %u of the sequences; attention there %.0f us a layer\n",
                plan->pool_bytes / GIB, plan->pool_sequences, plan->pool_layer_us);
     print_more(s, plan);
-    printf("\n");
     if (plan->hybrid_gain_bound != 0)
-        printf("  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
+        printf("\n  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
                plan->hybrid_gain_bound, plan->hybrid_pool_bytes / GIB);
     if (s->simulates)
         print_spread(s, plan);
@@ -665,10 +541,11 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         status = check_kind(s, error);
     if (status)
         return status;
+    s->offload.paper = !strcmp(s->policy, "paper");
     if (s->add_to)
         return add_to_run(s, check_only, error);
     if (s->offloads && !check_only)
-        return plan_offload_run(s, error);
+        return plan_offload(&s->described, &s->request, &s->offload, s->requests, error);
     if (is_mix(s)) {
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
                      ? error_set(error, STATUS_INVALID_ARGUMENT,
@@ -690,7 +567,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         add_plan(object, &plan);
         add_bill(object, &s->request, &plan);
         if (s->requests)
-            json_object_set_new(object, "hours", json_real(hours_of(s, plan.tokens_per_second)));
+            json_object_set_new(object, "hours", json_real(plan_hours(&s->request, s->requests, plan.tokens_per_second)));
         json_object_set_new(object, "basis", json_string(basis_of(s, &plan)));
         json_object_set_new(object, "simulated", s->simulates ? spread_json(s, &plan) : json_null());
         json_object_set_new(object, "tokens_per_second_with_one_more", more_json(&s->request, &plan));
@@ -704,15 +581,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
 
 int plan_main(int argc, char **argv)
 {
-    struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
-                              .workers = "auto",
-                              .s_parts = "1",
-                              .local_pool = "auto",
-                              .policy = "mesh",
-                              .simulates = true,
-                              .device = "auto",
-                              .offload = {.block_tokens = OFFLOAD_BLOCK_TOKENS},
-                              .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
+    struct plan_settings s = PLAN_DEFAULTS;
     struct plan_request *r = &s.request;
     struct offload_request *o = &s.offload;
     const struct option options[] = {

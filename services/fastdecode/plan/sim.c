@@ -16,7 +16,6 @@
 #include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/capacity/search.h"
 #include "services/fastdecode/plan/commands.h"
-#include "services/fastdecode/plan/described.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
