@@ -2,8 +2,8 @@
 #include "common/disk/disk.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <liburing.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>

@@ -11,8 +11,8 @@
 #ifndef FD_GRAMMAR_STATE_H
 #define FD_GRAMMAR_STATE_H
 
-#include "common/grammar/grammar.h"
 #include "common/grammar/fsa.h"
+#include "common/grammar/grammar.h"
 
 // Flags of a state.
 enum {

@@ -7,8 +7,8 @@
 #ifndef FD_GRAMMAR_VOCAB_STATE_H
 #define FD_GRAMMAR_VOCAB_STATE_H
 
-#include "common/grammar/utf8.h"
 #include "common/grammar/grammar.h"
+#include "common/grammar/utf8.h"
 
 // Strings as a tree of bytes, in depth-first order, so that it is walked from the first node to the last.
 

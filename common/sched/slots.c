@@ -1,6 +1,6 @@
 // slots.c: see slots.h.
-#include "common/base/status.h"
 #include "common/sched/slots.h"
+#include "common/base/status.h"
 #include "common/sched/state.h"
 
 #include <stdlib.h>

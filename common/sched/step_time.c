@@ -1,7 +1,7 @@
 // step_time.c: see step_time.h.
+#include "common/sched/step_time.h"
 #include "common/base/checked.h"
 #include "common/sched/state.h"
-#include "common/sched/step_time.h"
 #include "common/sched/tuning.h"
 
 #include <math.h>

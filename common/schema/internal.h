@@ -14,8 +14,8 @@
 #include <jansson.h>
 
 #include "common/base/alloc.h"
-#include "common/schema/schema.h"
 #include "common/json/json_text.h"
+#include "common/schema/schema.h"
 
 enum {
     JSCHEMA_MAX_DEPTH = 128,            // schemas in each other; values and references while a grammar is made

@@ -1,8 +1,8 @@
 // backend.c: answers that every backend takes from a configuration and a model: the layers that it has, the types in which it loads matrices,
 // the shape of its KV.
+#include "kernels/backend/backend.h"
 #include "common/base/checked.h"
 #include "common/model/model.h"
-#include "kernels/backend/backend.h"
 
 enum tensor_type loaded_type_of(const struct backend_config *config, const struct tensor_view *view)
 {

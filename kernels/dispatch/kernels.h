@@ -11,9 +11,9 @@
 #ifndef FD_KERNELS_DISPATCH_KERNELS_H
 #define FD_KERNELS_DISPATCH_KERNELS_H
 
-#include "kernels/simd/isa.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm_rope/norm_rope.h"
+#include "kernels/simd/isa.h"
 
 struct kernels {
     enum isa_level level;

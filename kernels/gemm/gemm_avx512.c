@@ -2,8 +2,8 @@
 // (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them.
 #include <stdbool.h>
 
-#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/lanes.h"
 
 #define GEMM_NAME gemm_avx512
 #define GEMM_ROWS 4

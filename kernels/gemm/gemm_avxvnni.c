@@ -4,8 +4,8 @@
 // One row is bound by memory, where the AVX2 code has been measured (gemm_vnni.c); GEMM_ONE_ROW takes it here too.
 #include <stdbool.h>
 
-#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/lanes.h"
 
 #define GEMM_NAME gemm_avxvnni
 #define GEMM_ROWS 4

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/lanes.h"
 
 #define GEMM_ROWS 4
 #define GEMM_FLOAT_ROWS 6

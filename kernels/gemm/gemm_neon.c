@@ -2,8 +2,8 @@
 // own, over 32 inputs (at most 8 * 15 * 127 = 15,240, so nothing overflows) before they are widened and added to each other.
 #include <stdbool.h>
 
-#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/lanes.h"
 
 #define GEMM_NAME gemm_neon
 #define GEMM_ROWS 2 // eight registers of sums a row

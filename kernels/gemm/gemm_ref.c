@@ -1,7 +1,7 @@
 // gemm_ref.c: the reference: the same quantized operands, dot products of groups in integers, everything else in double.
 #include "common/base/checked.h"
-#include "kernels/simd/half.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/half.h"
 
 #define COLUMNS PACK_TILE_OUTPUTS
 

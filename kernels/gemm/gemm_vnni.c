@@ -5,8 +5,8 @@
 // GEMM_ONE_ROW is that choice, for all machines. bench_gemm at one row, with and without it, shows whether it is right for another one.
 #include <stdbool.h>
 
-#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/simd/lanes.h"
 
 #define GEMM_NAME gemm_vnni
 #define GEMM_ROWS 8

@@ -1,8 +1,8 @@
 // norm_rope_ref.c: plain loops with double accumulation: the oracle of norm_rope_lanes.h and the fallback.
 #include <math.h>
 
-#include "kernels/simd/half.h"
 #include "kernels/norm_rope/norm_rope.h"
+#include "kernels/simd/half.h"
 
 void rms_norm_ref(const float *x, const float *weight, float epsilon, uint32_t n, float *out)
 {

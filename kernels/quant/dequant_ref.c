@@ -19,8 +19,8 @@
 #include "kernels/quant/dequant.h"
 
 #include "common/base/status.h"
-#include "kernels/simd/half.h"
 #include "kernels/quant/codebook.h"
+#include "kernels/simd/half.h"
 
 typedef void block_fn(const uint8_t *block, float *out);
 

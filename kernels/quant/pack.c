@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/simd/half.h"
 #include "kernels/quant/pack_source.h"
+#include "kernels/simd/half.h"
 
 #define MAX_OUTPUTS (1u << 30)
 #define MAX_INPUTS (1u << 24) // so that a tile's offsets fit 32 bits: 2^24 inputs are 1 GiB of f32 a tile

@@ -4,11 +4,11 @@
 
 #include "common/base/memory.h"
 #include "common/base/options.h"
-#include "services/fastdecode/keys/commands.h"
 #include "services/fastdecode/capacity/capacity.h"
 #include "services/fastdecode/client/commands.h"
-#include "services/fastdecode/plan/commands.h"
+#include "services/fastdecode/keys/commands.h"
 #include "services/fastdecode/model/commands.h"
+#include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/up/up.h"
 
 static const struct command {

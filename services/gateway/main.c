@@ -10,11 +10,11 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/model/pooling.h"
-#include "common/trace/otlp.h"
 #include "common/rpc/address.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/security.h"
 #include "common/service/service.h"
+#include "common/trace/otlp.h"
 #include "common/trace/trace.h"
 #include "services/gateway/serve/gateway.h"
 

@@ -19,8 +19,8 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/kv/kv_shape.h"
-#include "common/rpc/wire.h"
 #include "common/mesh/tensors.h"
+#include "common/rpc/wire.h"
 #include "services/kv-worker/worker.h"
 
 // Workers that share cores learn the model at the same moment: measuring together each would see the others' work as its own slowness

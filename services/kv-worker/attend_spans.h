@@ -7,8 +7,8 @@
 #define FD_SERVICES_KV_WORKER_ATTEND_SPANS_H
 
 #include "common/base/id_map.h"
-#include "common/trace/otlp.h"
 #include "common/mesh/tensors.h"
+#include "common/trace/otlp.h"
 
 enum { ATTEND_SPANS_MAX = 4096, ATTEND_SPANS_IDLE_US = 10000000 };
 

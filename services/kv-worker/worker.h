@@ -13,16 +13,16 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/numa.h"
-#include "common/base/log.h"
-#include "common/mesh/handover.h"
 #include "common/kv/kv_shape.h"
-#include "kernels/kv/kv_store.h"
+#include "common/mesh/handover.h"
 #include "common/mesh/member.h"
+#include "common/mesh/tensors.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
-#include "common/mesh/tensors.h"
+#include "kernels/kv/kv_store.h"
 #include "services/kv-worker/attend_spans.h"
 
 enum {

@@ -4,10 +4,10 @@
 #include <stdio.h>
 
 #include "common/base/checked.h"
-#include "kernels/kv/kv_store.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/mesh/messages.h"
+#include "kernels/kv/kv_store.h"
 
 enum { STEPS_US = 600000, ATTENTION_US = 120000, DEVICE_ATTENTION_US = 400000, ROWS_MAX = 512, TEXT = 400 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "common/sampler/softmax.h"
 #include "common/model/vocabulary.h"
+#include "common/sampler/softmax.h"
 #include "kernels/backend/text_pass.h"
 
 enum { HEAD_ROWS = 16, POSITIONS_MOST = 128 };

@@ -10,9 +10,9 @@
 #ifndef FD_SERVICES_S_PART_KV_CHOICE_H
 #define FD_SERVICES_S_PART_KV_CHOICE_H
 
-#include "kernels/kv/kv_store.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
+#include "kernels/kv/kv_store.h"
 
 #define KV_CHOICE_KL_MOST 1e-3
 

@@ -6,9 +6,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "kernels/backend/backend.h"
 #include "common/model/compute.h"
 #include "common/plan/split.h"
+#include "kernels/backend/backend.h"
 #include "services/s-part/s_part.h"
 
 // On a thread of the disk's queue.

@@ -14,10 +14,10 @@
 
 #include "common/base/checked.h"
 #include "common/base/numa.h"
-#include "kernels/kv/kv_store.h"
 #include "common/mesh/member.h"
 #include "common/service/service.h"
 #include "kernels/backend/device.h"
+#include "kernels/kv/kv_store.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine/engine.h"
 #include "services/s-part/kv_choice.h"

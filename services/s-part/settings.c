@@ -7,8 +7,8 @@
 #include "common/model/compute.h"
 #include "common/model/pooling.h"
 #include "common/sched/settings.h"
-#include "kernels/dispatch/kernels.h"
 #include "common/trace/otlp.h"
+#include "kernels/dispatch/kernels.h"
 #include "services/s-part/s_part.h"
 
 enum { CHUNK_ROWS = 512 };

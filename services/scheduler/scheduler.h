@@ -29,9 +29,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/trace/otlp.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
+#include "common/trace/otlp.h"
 #include "common/trace/trace.h"
 #include "services/scheduler/claims.h"
 #include "services/scheduler/events.h"

@@ -8,10 +8,10 @@
 #ifndef FD_SERVICES_SCHEDULER_SEQUENCE_SPANS_H
 #define FD_SERVICES_SCHEDULER_SEQUENCE_SPANS_H
 
-#include "common/trace/otlp.h"
-#include "common/trace/otlp_span.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
+#include "common/trace/otlp.h"
+#include "common/trace/otlp_span.h"
 #include "step.pb-c.h"
 
 struct sequence_spans {

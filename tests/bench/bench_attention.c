@@ -22,8 +22,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "kernels/kv/kv_store.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_store.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/report.h"
 

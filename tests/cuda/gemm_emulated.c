@@ -6,8 +6,8 @@
 
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
-#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/simd/half.h"
 #include "tests/cuda/emulated_dot.h"
 
 bool gemm_emulated_invariant; /* the one that was opened last; for tests/cuda/test_cuda_invariant.c */

@@ -8,8 +8,8 @@
 #include "common/base/checked.h"
 #include "common/base/status.h"
 #include "kernels/cuda/quant.h"
-#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/simd/half.h"
 #include "tests/cuda/emulated_dot.h"
 
 static float f16_at(const unsigned char *at)

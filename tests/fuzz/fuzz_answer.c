@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/gateway/answer/answer.h"
 #include "common/base/status.h"
 #include "common/base/text.h"
+#include "services/gateway/answer/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

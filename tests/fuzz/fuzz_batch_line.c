@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/base/status.h"
 #include "common/api/batch.h"
+#include "common/base/status.h"
 
 enum { LINE_MAX_BYTES = 700 };
 

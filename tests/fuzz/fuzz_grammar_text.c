@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/grammar/cursor.h"
 #include "common/grammar/build.h"
+#include "common/grammar/cursor.h"
 
 enum { MAX_FOLLOWED = 32 };
 

@@ -8,8 +8,8 @@
 
 #include "common/base/log.h"
 #include "common/json/json_text.h"
-#include "services/gateway/text/conversation.h"
 #include "services/gateway/api/schema/schema.h"
+#include "services/gateway/text/conversation.h"
 #include "tests/unit/request_parse.h"
 
 enum { VOCAB = 512 };

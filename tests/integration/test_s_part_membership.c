@@ -1,8 +1,8 @@
 // test_s_part_membership.c: what the scheduler is told of an s-part whose engine is busy. The scheduler is played on the control loop; the
 // engine's loop turns when the test turns it.
+#include "common/base/log.h"
 #include "common/model/model.h"
 #include "services/s-part/s_part.h"
-#include "common/base/log.h"
 #include "tests/integration/await.h"
 #include "tests/integration/kept_log.h"
 #include "tests/integration/played_peer.h"

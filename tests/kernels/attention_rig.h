@@ -5,8 +5,8 @@
 
 #include "tests/kernels/kernel_test.h"
 
-#include "kernels/kv/kv_store.h"
 #include "kernels/attention/attention.h"
+#include "kernels/kv/kv_store.h"
 #include "tests/kernels/attention_tile.h"
 
 #define LIMIT 4e-6 // of the largest |v| that a row sees

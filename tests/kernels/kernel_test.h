@@ -9,8 +9,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/simd/half.h"
 #include "tests/cmocka.h"
 
 // Roughly normal, standard deviation 1.

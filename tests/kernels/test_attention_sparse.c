@@ -2,8 +2,8 @@
 // KV store against sums in double over the tiles that a plain sort chooses.
 #include "tests/kernels/kernel_test.h"
 
-#include "kernels/kv/kv_store.h"
 #include "kernels/attention/attention_sparse.h"
+#include "kernels/kv/kv_store.h"
 
 // --- one tile ------------------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/simd/half.h"
 #include "kernels/quant/dequant.h"
+#include "kernels/simd/half.h"
 #include "tests/cmocka.h"
 
 static const struct golden {

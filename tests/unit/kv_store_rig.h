@@ -7,8 +7,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "kernels/kv/kv_internal.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_internal.h"
 #include "tests/cmocka.h"
 
 enum { MAX_ROWS = 64, WIDTH = 32 };

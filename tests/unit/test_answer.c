@@ -6,10 +6,10 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/answer.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "services/gateway/answer/answer.h"
 #include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 

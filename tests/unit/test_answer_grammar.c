@@ -6,11 +6,11 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/grammar.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/grammar/cursor.h"
+#include "services/gateway/answer/grammar.h"
 #include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/base/checked.h"
 #include "common/api/batch.h"
+#include "common/base/checked.h"
 #include "tests/cmocka.h"
 
 #define GOOD(body) "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":" body "}"

@@ -1,6 +1,6 @@
 // test_gateway_parts.c: the gateway's small parts: keys, addresses of clients, the work pool.
-#include <netinet/in.h>
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/mesh/metrics.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/schema/stop_match.h"
 #include "services/gateway/http/json_write.h"
+#include "services/gateway/mesh/metrics.h"
 #include "tests/cmocka.h"
 
 static void expect_text(struct text *text, const char *wanted)

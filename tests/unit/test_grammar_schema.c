@@ -7,8 +7,8 @@
 #include "common/base/random.h"
 #include "common/grammar/cursor.h"
 #include "common/json/json_text.h"
-#include "tests/unit/grammar_from.h"
 #include "tests/cmocka.h"
+#include "tests/unit/grammar_from.h"
 #include "tests/unit/sample.h"
 
 #define DIGITS_70 "1234567890123456789012345678901234567890123456789012345678901234567890"

@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/model/model.h"
 #include "common/model/metadata.h"
+#include "common/model/model.h"
 #include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 

@@ -1,7 +1,7 @@
 // test_stream_events.c: streamed answers, cut anywhere; prompts of words, and how many tokens they are taken for.
 #include <math.h>
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"

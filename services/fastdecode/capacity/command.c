@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/capacity/server.h"
 #include "services/fastdecode/capacity/report.h"
+#include "services/fastdecode/capacity/server.h"
 #include "services/fastdecode/client/commands.h"
 
 enum { FILES_SPARE = 64, STREAMS_MIN = 16, KEY_BYTES_MAX = 900, INTERRUPTED = 130 };

@@ -8,8 +8,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/json/json_text.h"
 #include "common/base/measure.h"
+#include "common/json/json_text.h"
 
 enum {
     WARM_WORDS = 16,

@@ -4,8 +4,8 @@
 
 #include <signal.h>
 
-#include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/capacity/capacity.h"
+#include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/capacity/search.h"
 #include "services/fastdecode/client/client.h"
 

@@ -18,11 +18,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/api/batch.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
 #include "common/base/status.h"
-#include "common/api/batch.h"
 #include "services/fastdecode/client/client.h"
 #include "services/fastdecode/client/commands.h"
 

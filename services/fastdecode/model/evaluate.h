@@ -12,10 +12,10 @@
 #define FD_FASTDECODE_MODEL_EVALUATE_H
 
 #include "common/base/thread_pool.h"
-#include "kernels/kv/kv_store.h"
 #include "common/model/model.h"
-#include "kernels/backend/backend.h"
 #include "common/sampler/softmax.h"
+#include "kernels/backend/backend.h"
+#include "kernels/kv/kv_store.h"
 
 struct evaluation;
 

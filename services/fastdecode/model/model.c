@@ -4,12 +4,12 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "kernels/kv/kv_store.h"
 #include "common/model/compute.h"
 #include "common/model/pooling.h"
 #include "common/sched/settings.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_store.h"
 #include "services/fastdecode/model/commands.h"
 #include "services/fastdecode/model/synthetic.h"
 

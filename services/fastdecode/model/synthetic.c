@@ -15,8 +15,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "kernels/simd/half.h"
 #include "kernels/quant/tensor_type.h"
+#include "kernels/simd/half.h"
 
 enum { VOCAB = 32000, ALIGN = 32, NAME_BYTES = 64, BUFFER_BYTES = 1 << 20 };
 enum { GGUF_U32 = 4, GGUF_F32 = 6, GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_I32 = 5 };

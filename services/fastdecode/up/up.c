@@ -8,10 +8,10 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -23,9 +23,9 @@
 #include "common/base/memory.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_shape.h"
-#include "common/trace/otlp.h"
 #include "common/rpc/security.h"
 #include "common/sched/settings.h"
+#include "common/trace/otlp.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/client/commands.h"
 #include "services/fastdecode/up/supervise.h"

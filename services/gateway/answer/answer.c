@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
+#include "services/gateway/answer/internal.h"
 
 enum { NO_MARKER = UINT32_MAX, WRAP_OPEN = ANSWER_MAX_MARKERS, WRAP_CLOSE };
 

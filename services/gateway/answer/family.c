@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
+#include "services/gateway/answer/internal.h"
 
 // clang-format off
 #define OPEN(text) {text, MARKER_OPEN}

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/json/json_text.h"
+#include "services/gateway/answer/internal.h"
 
 enum state {
     IN_PREFIX, // "call:"

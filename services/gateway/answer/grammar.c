@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
 #include "common/schema/schema.h"
+#include "services/gateway/answer/internal.h"
 
 enum { PROPERTIES_MAX = 64, TAGS_MAX = 1024, DEPTH_MAX = 8 };
 

@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/answer.h"
 #include "common/grammar/build.h"
+#include "services/gateway/answer/answer.h"
 
 struct answer_grammar_options {
     const struct answer_family *family;       // NULL: plain text

@@ -2,8 +2,8 @@
 #ifndef FD_GATEWAY_ANSWER_INTERNAL_H
 #define FD_GATEWAY_ANSWER_INTERNAL_H
 
-#include "services/gateway/answer/answer.h"
 #include "common/base/text.h"
+#include "services/gateway/answer/answer.h"
 
 enum { NESTING_MAX = 64 }; // brackets within arguments that are translated
 

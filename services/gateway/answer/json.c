@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
+#include "services/gateway/answer/internal.h"
 
 enum state {
     AT_START,  // white space, [ or {

@@ -12,10 +12,10 @@
 
 #include <jansson.h>
 
-#include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
 #include "common/grammar/utf8.h"
 #include "common/json/json_text.h"
+#include "services/gateway/answer/internal.h"
 
 enum { TAG_BYTES_MAX = 512 };
 enum style { CODER, GLM };

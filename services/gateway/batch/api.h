@@ -5,8 +5,8 @@
 #ifndef FD_GATEWAY_BATCH_API_H
 #define FD_GATEWAY_BATCH_API_H
 
-#include "services/gateway/http/api_error.h"
 #include "services/gateway/batch/runner.h"
+#include "services/gateway/http/api_error.h"
 
 struct batch_api;
 

@@ -10,9 +10,9 @@
 #ifndef FD_GATEWAY_BATCH_RUNNER_H
 #define FD_GATEWAY_BATCH_RUNNER_H
 
+#include "services/gateway/api/schema/schema.h"
 #include "services/gateway/batch/store.h"
 #include "services/gateway/http/http.h"
-#include "services/gateway/api/schema/schema.h"
 
 struct batch_runner;
 

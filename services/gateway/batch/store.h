@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/base/status.h"
 #include "common/api/batch.h"
+#include "common/base/status.h"
 #include "services/gateway/http/keys.h"
 
 enum {

@@ -12,8 +12,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "services/gateway/jinja/run.h"
 #include "common/json/json_text.h"
+#include "services/gateway/jinja/run.h"
 
 static const struct jinja_builtins builtins = {.filters = jinja_filters,
                                                .list_filters = jinja_list_filters,

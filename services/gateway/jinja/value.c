@@ -8,8 +8,8 @@
 #include <utf8proc.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/jinja/run.h"
 #include "common/json/json_text.h"
+#include "services/gateway/jinja/run.h"
 
 // --- kinds --------------------------------------------------------------------------------------------------------------
 

@@ -4,20 +4,20 @@
 
 #include <stdatomic.h>
 
-#include "services/gateway/http/audit.h"
-#include "services/gateway/batch/api.h"
 #include "services/gateway/api/dialects/dialect.h"
-#include "services/gateway/serve/gateway.h"
+#include "services/gateway/api/dialects/response_store.h"
+#include "services/gateway/batch/api.h"
+#include "services/gateway/http/audit.h"
 #include "services/gateway/http/http.h"
-#include "services/gateway/http/tls.h"
 #include "services/gateway/http/keys.h"
-#include "services/gateway/text/language.h"
+#include "services/gateway/http/root_span.h"
+#include "services/gateway/http/tls.h"
+#include "services/gateway/http/work_pool.h"
 #include "services/gateway/mesh/mesh.h"
 #include "services/gateway/mesh/metrics.h"
 #include "services/gateway/request/request.h"
-#include "services/gateway/api/dialects/response_store.h"
-#include "services/gateway/http/root_span.h"
-#include "services/gateway/http/work_pool.h"
+#include "services/gateway/serve/gateway.h"
+#include "services/gateway/text/language.h"
 
 struct gateway {
     struct gateway_config config;

@@ -7,9 +7,9 @@
 #ifndef FD_GATEWAY_TEXT_CHAT_TEMPLATES_H
 #define FD_GATEWAY_TEXT_CHAT_TEMPLATES_H
 
-#include "services/gateway/answer/answer.h"
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
+#include "services/gateway/answer/answer.h"
 #include "services/gateway/text/conversation.h"
 
 enum { CHAT_TEMPLATES_MAX = 16, CHAT_TEMPLATE_NAME_BYTES = 64 };

@@ -8,10 +8,10 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "services/gateway/jinja/chat_template.h"
 #include "common/model/pooling.h"
-#include "common/tokenizer/tokenizer.h"
 #include "common/model/vocabulary.h"
+#include "common/tokenizer/tokenizer.h"
+#include "services/gateway/jinja/chat_template.h"
 #include "services/gateway/text/chat_templates.h"
 
 struct language {

@@ -6,8 +6,8 @@
 
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
-#include "services/gateway/text/chat_templates.h"
 #include "services/gateway/api/schema/schema.h"
+#include "services/gateway/text/chat_templates.h"
 
 struct language;
 struct language_stream;

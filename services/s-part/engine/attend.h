@@ -7,9 +7,9 @@
 
 #include "common/base/log.h"
 #include "common/kv/kv_shape.h"
+#include "common/mesh/tensors.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/settings.h"
-#include "common/mesh/tensors.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/step/step_plan.h"
 

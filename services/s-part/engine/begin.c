@@ -6,8 +6,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/mesh/messages.h"
-#include "services/s-part/step/step_plan.h"
 #include "services/s-part/engine/engine.h"
+#include "services/s-part/step/step_plan.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)
 {

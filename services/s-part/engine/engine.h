@@ -24,9 +24,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/mesh/tensors.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
-#include "common/mesh/tensors.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/engine/aside.h"
 #include "services/s-part/engine/attend.h"

@@ -5,9 +5,9 @@
 //     replies and the local pool: partials ─fold, where they lie─▶ o ─▶ next segment
 #include <string.h>
 
-#include "kernels/kv/kv_store.h"
 #include "common/mesh/tensors.h"
 #include "common/rpc/wire.h"
+#include "kernels/kv/kv_store.h"
 #include "services/s-part/engine/engine.h"
 
 void engine_put_reads(struct mini_batch *batch, struct link_use *use, const struct attend_request_parts *parts)

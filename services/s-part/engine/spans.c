@@ -6,9 +6,9 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/rpc/wire.h"
 #include "common/trace/otlp.h"
 #include "common/trace/otlp_span.h"
-#include "common/rpc/wire.h"
 
 _Static_assert((int)ATTEND_TRACE_BYTES == (int)OTLP_SEQUENCE_PREFILL, "workers are told the trace and the request's span");
 

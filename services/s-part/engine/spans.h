@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/mesh/tensors.h"
 #include "common/trace/otlp.h"
 #include "common/trace/trace.h"
-#include "common/mesh/tensors.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/step/step_plan.h"
 

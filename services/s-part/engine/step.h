@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "common/base/log.h"
+#include "common/mesh/tensors.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/stage.h"
-#include "common/mesh/tensors.h"
 #include "step.pb-c.h"
 
 struct engine;

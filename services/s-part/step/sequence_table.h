@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/trace/otlp_span.h"
 #include "common/sampler/sampler.h"
+#include "common/trace/otlp_span.h"
 #include "services/s-part/step/masker.h"
 #include "services/s-part/step/pooler.h"
 

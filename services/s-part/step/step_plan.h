@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/sched/settings.h"
 #include "common/mesh/tensors.h"
+#include "common/sched/settings.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/step/sequence_table.h"
 #include "step.pb-c.h"

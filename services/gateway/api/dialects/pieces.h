@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-#include "services/gateway/http/api_error.h"
 #include "services/gateway/api/schema/schema.h"
+#include "services/gateway/http/api_error.h"
 
 bool dialect_unsupported(struct api_error *error, const char *name, const char *why);
 

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "generate.pb-c.h"
-#include "services/gateway/http/api_error.h"
 #include "services/gateway/api/schema/stop_match.h"
+#include "services/gateway/http/api_error.h"
 
 struct json_t; // jansson's
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/jinja/chat_template.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/schema/schema_internal.h"
+#include "services/gateway/jinja/chat_template.h"
 
 enum { PATH_BYTES = 128 };
 
