@@ -59,6 +59,8 @@ if [ "$(id -u)" != 0 ]; then
     run="sudo"
 fi
 echo "installing:$missing"
+exec 9<"$0"
+flock 9 # `make -j check` asks for two groups at once, and apt for one at a time
 export DEBIAN_FRONTEND=noninteractive
 # shellcheck disable=SC2086  # the lists are words
 {

@@ -1,4 +1,4 @@
-"""Client libraries and agent frameworks that others wrote, unmodified: clients.py has a program for each.
+"""Client libraries and agent frameworks that others wrote, unmodified: client_programs.py has a program for each.
 
 The model's answers are played, so that each program meets what a good model would say; where an answer is held to a schema, the default model gives it."""
 import json
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from clients import SHORT, WEATHER
+from client_programs import SHORT, WEATHER
 from conftest import Mesh, run
 from played_scheduler import Played
 from test_tools import TEMPLATES, said
@@ -35,13 +35,13 @@ PLAYED = {
 
 
 def use(program, url, folder):
-    """Runs a program of clients.py, which must end with success; returns what it printed."""
+    """Runs a program of client_programs.py, which must end with success; returns what it printed."""
     python = os.path.join(f"{sys.prefix}-clients", "bin", "python")
     if not os.path.exists(python):
         pytest.skip("make venv-clients installs the clients")
     quiet = {"HOME": folder, "LLM_USER_PATH": folder, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HAYSTACK_TELEMETRY_ENABLED": "False",
              "DSPY_CACHEDIR": folder, "OTEL_SDK_DISABLED": "true", "HF_HUB_OFFLINE": "1"}
-    done = run([python, os.path.join(os.path.dirname(__file__), "clients.py"), program, url], 300, cwd=folder, stdout=subprocess.PIPE,
+    done = run([python, os.path.join(os.path.dirname(__file__), "client_programs.py"), program, url], 300, cwd=folder, stdout=subprocess.PIPE,
                stderr=subprocess.PIPE, capture_output=False, env={**os.environ, **quiet})
     assert done.returncode == 0, (done.stdout, done.stderr[-4000:])
     return json.loads(done.stdout.splitlines()[-1])

@@ -152,8 +152,7 @@ def test_the_same_bytes_as_over_plain_sockets(mesh, target):
     for name, text in logs.items():
         assert f" TLS dir=" in text and f"role={name.removesuffix('-0').removesuffix('-1')} " in text, text
         assert "ipc://" not in text.replace("gateway.sock", "") or name == "gateway", text
-        # what a busy machine is late for is none of TLS's
-        assert not re.search(r" (warn|error) \S+ (?!LINK-LATE|PLACE-UNREACHABLE|PLACE-DOWN|SCHEDULER-STALLED)", text), text
+        assert not re.search(r" (warn|error) \S+ (TLS|RPC)-", text), text  # what a busy machine is late for is none of theirs
 
 
 def test_the_gateway_shows_the_mesh(target):

@@ -251,8 +251,9 @@ void metrics_page_counts(struct metrics_page *page, struct metrics *metrics)
     metrics_page_family(page, answers, "counter", "Answers sent, by HTTP status and, of refused requests, the reason.");
     for (i = 0; i < ANSWERS_MAX && metrics->answers[i].status; i++) {
         const struct answer_count *entry = &metrics->answers[i];
-        text_format(&page->text, entry->reason[0] ? "%s{code=\"%d\",reason=\"%s\"} %llu\n" : "%s{code=\"%d\"%s} %llu\n", answers,
-                    entry->status, entry->reason, (unsigned long long)entry->count);
+        const bool refused = entry->reason[0] != '\0';
+        text_format(&page->text, "%s{code=\"%d\"%s%s%s} %llu\n", answers, entry->status, refused ? ",reason=\"" : "", entry->reason,
+                    refused ? "\"" : "", (unsigned long long)entry->count);
     }
     pthread_mutex_unlock(&metrics->mutex);
 }

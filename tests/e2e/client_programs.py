@@ -1,4 +1,4 @@
-"""One program for each client library, as its users write it: `clients.py NAME URL` prints what came of it as JSON.
+"""One program for each client library, as its users write it: `client_programs.py NAME URL` prints what came of it as JSON.
 
 test_clients.py runs them in an environment of their own (`make venv-clients`), against a gateway whose model's answers are played: a call of
 get_weather where one is asked for, then a text. SHORT is what the programs expect that text to be."""
