@@ -148,7 +148,7 @@ static void list_words(const char *words, char *out, size_t out_bytes)
 
 static enum status set_value(const struct option *option, const char *value, const char *source, struct error *error)
 {
-    char wanted[128];
+    char wanted[128], *end;
 
     switch (option->kind) {
     case OPTION_CHOICE:
@@ -163,6 +163,12 @@ static enum status set_value(const struct option *option, const char *value, con
         *(const char **)option->target = keep_text(value);
         return *(const char **)option->target ? STATUS_OK
                                               : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for --%s", option->name);
+    case OPTION_U64:
+        errno = 0;
+        *(uint64_t *)option->target = strtoull(value, &end, 10);
+        if (!isdigit((unsigned char)*value) || *end || errno)
+            return bad_value(option, value, source, "a whole number", error);
+        return check_range(option, (double)*(uint64_t *)option->target, value, source, error);
     case OPTION_SIZE:
         if (options_parse_size(value, option->target))
             return bad_value(option, value, source, "bytes such as 512M or 2G", error);
@@ -204,6 +210,7 @@ static void print_option(const struct option *option)
             snprintf(value, sizeof value, " [%s]", *(const char **)option->target);
         break;
     case OPTION_U32: snprintf(value, sizeof value, " [%u]", *(uint32_t *)option->target); break;
+    case OPTION_U64:
     case OPTION_SIZE: snprintf(value, sizeof value, " [%llu]", (unsigned long long)*(uint64_t *)option->target); break;
     case OPTION_F64: snprintf(value, sizeof value, " [%g]", *(double *)option->target); break;
     case OPTION_BOOL: snprintf(value, sizeof value, " [%s]", *(bool *)option->target ? "on" : "off"); break;
@@ -309,54 +316,64 @@ void options_forget_environment(const struct program *program)
         unsetenv(shared[i]);
 }
 
-// Scans argv. With apply=false it only looks for --config, --help and --version.
+// Reads argv[*at], and its value if that is the next one.
+static enum status read_flag(struct program *program, const struct option *options, uint32_t count, int argc, char **argv, int *at,
+                             bool apply, struct error *error)
+{
+    const char *arg = argv[*at];
+    if (strncmp(arg, "--", 2) || !arg[2]) {
+        if (!program->operand_name)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)", arg);
+        if (apply)
+            argv[1 + program->operand_count++] = argv[*at]; // of those before, none is read again
+        return STATUS_OK;
+    }
+    const char *name = arg + 2;
+    size_t length = strcspn(name, "=");
+    const char *value = name[length] ? name + length + 1 : NULL;
+    if (!strcmp(name, "help")) {
+        print_help(program, options, count);
+        exit(0);
+    }
+    if (!strcmp(name, "version")) {
+        printf("%s %s\n", program->name, FASTDECODE_VERSION);
+        exit(0);
+    }
+    if (!strcmp(name, "check")) {
+        program->check_only = true;
+        return STATUS_OK;
+    }
+    const struct option *option = find(options, count, name, length);
+    bool negated = !option && !strncmp(name, "no-", 3);
+    if (negated)
+        option = find(options, count, name + 3, length - 3);
+    if (!option || (negated && (option->kind != OPTION_BOOL || value)))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "unknown option '--%.*s' (see --help)", (int)length, name);
+    if (option->kind == OPTION_BOOL && !value && !negated && *at + 1 < argc && is_word_of("on|off|true|false", argv[*at + 1]))
+        value = argv[++*at];
+    else if (option->kind == OPTION_BOOL && !value)
+        value = negated ? "off" : "on";
+    else if (!value && ++*at < argc)
+        value = argv[*at];
+    if (!value)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--%s wants a value: %s", option->name, option->value_name);
+    const bool is_config = option == &options[program->option_count]; // the first of the shared ones
+    // Switches are set at once, so that an error that comes first can be told as --json wants it.
+    return apply || is_config || option->kind == OPTION_BOOL ? set_value(option, value, "flag", error) : STATUS_OK;
+}
+
+// Scans argv to its end, and returns the first error. With apply=false it only looks for --config, --help, --version and switches.
 static enum status read_flags(struct program *program, const struct option *options, uint32_t count, int argc, char **argv,
                               bool apply, struct error *error)
 {
+    enum status status = STATUS_OK;
+
     program->operand_count = 0;
     for (int i = 1; i < argc; i++) {
-        const char *arg = argv[i];
-        if (strncmp(arg, "--", 2) || !arg[2]) {
-            if (!program->operand_name)
-                return error_set(error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)", arg);
-            if (apply)
-                argv[1 + program->operand_count++] = argv[i]; // of those before, none is read again
-            continue;
-        }
-        const char *name = arg + 2;
-        size_t length = strcspn(name, "=");
-        const char *value = name[length] ? name + length + 1 : NULL;
-        if (!strcmp(name, "help")) {
-            print_help(program, options, count);
-            exit(0);
-        }
-        if (!strcmp(name, "version")) {
-            printf("%s %s\n", program->name, FASTDECODE_VERSION);
-            exit(0);
-        }
-        if (!strcmp(name, "check")) {
-            program->check_only = true;
-            continue;
-        }
-        const struct option *option = find(options, count, name, length);
-        bool negated = !option && !strncmp(name, "no-", 3);
-        if (negated)
-            option = find(options, count, name + 3, length - 3);
-        if (!option || (negated && (option->kind != OPTION_BOOL || value)))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "unknown option '--%.*s' (see --help)", (int)length, name);
-        if (option->kind == OPTION_BOOL && !value && !negated && i + 1 < argc && is_word_of("on|off|true|false", argv[i + 1]))
-            value = argv[++i];
-        else if (option->kind == OPTION_BOOL && !value)
-            value = negated ? "off" : "on";
-        else if (!value && ++i < argc)
-            value = argv[i];
-        if (!value)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--%s wants a value: %s", option->name, option->value_name);
-        const bool is_config = option == &options[program->option_count]; // the first of the shared ones
-        if ((apply || is_config) && set_value(option, value, "flag", error))
-            return STATUS_INVALID_ARGUMENT;
+        const enum status one = read_flag(program, options, count, argc, argv, &i, apply, status ? NULL : error);
+        status = status ? status : one;
     }
-    return STATUS_OK;
+    return status;
 }
 
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error)

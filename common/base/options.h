@@ -14,6 +14,7 @@
 enum option_kind {
     OPTION_STRING,       // const char ** : the text lives as long as the process
     OPTION_U32,          // uint32_t *
+    OPTION_U64,          // uint64_t *
     OPTION_SIZE,         // uint64_t * : bytes; accepts K, M, G (powers of 1024)
     OPTION_F64,          // double *
     OPTION_BOOL,         // bool * : --name, --no-name, --name on, --name=off

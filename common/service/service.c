@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 #include "common/base/memory.h"
 #include "common/service/sandbox.h"
 
-enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128 };
+enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128, FILES_LEAST = 64 };
 
 struct service {
     const struct service_program *program;
@@ -245,6 +246,19 @@ static const char *typed_name(const char *name, const char *path)
     return length > name_length && !strcmp(typed + length - name_length, name) ? typed : name;
 }
 
+// Checks the limits of a process before there are threads: libraries that cannot open a file or start a thread crash.
+static enum status check_limits(struct error *error)
+{
+    struct rlimit files;
+
+    if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < FILES_LEAST)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                         "this process may open %llu files (ulimit -n), and a service needs %d at least: raise the limit (systemd: "
+                         "LimitNOFILE)",
+                         (unsigned long long)files.rlim_cur, FILES_LEAST);
+    return memory_check_address_space(error);
+}
+
 int service_run(const struct service_program *program, void *state, int argc, char **argv)
 {
     struct service service = {.program = program,
@@ -258,7 +272,7 @@ int service_run(const struct service_program *program, void *state, int argc, ch
 
     if (!status && (service.probe_ready || service.probe_alive))
         status = program->probe(state, !service.probe_ready, &error);
-    else if (!status && !(status = memory_check_address_space(&error)) && service.check_only)
+    else if (!status && !(status = check_limits(&error)) && service.check_only)
         status = program->check ? program->check(state, &error) : STATUS_OK;
     else if (!status)
         status = run(&service, &error);

@@ -56,12 +56,8 @@ static enum status configure(struct service *service, void *state, struct error 
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {
-    struct scheduler *scheduler = user;
-
-    if (scheduler->s_part.member.up)
-        return true;
-    snprintf(reason, reason_bytes, "%s", stages_reason(scheduler));
-    return false;
+    snprintf(reason, reason_bytes, "%s", watch_reason(user));
+    return !reason[0];
 }
 
 // One whose version or secret is another does not come as far as its name.

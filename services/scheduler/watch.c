@@ -29,31 +29,47 @@ static const char *no_place_reason(struct scheduler *scheduler)
     return scheduler->watch.reason;
 }
 
+// Returns whether sequences may live at a place, by --placement.
+static bool is_permitted(const struct scheduler *scheduler, uint32_t place)
+{
+    const enum sched_placement placement = scheduler->settings.placement;
+    return placement == SCHED_PLACE_AUTO ||
+           (scheduler->places.of[place].kind == SCHED_LOCAL_POOL) == (placement == SCHED_PLACE_LOCAL);
+}
+
+const char *watch_reason(struct scheduler *scheduler)
+{
+    if (!scheduler->s_part.member.up)
+        return stages_reason(scheduler);
+    for (uint32_t i = 0; scheduler->core.sched && i < scheduler->places.count; i++) {
+        struct sched_place_info info;
+        sched_get_place(scheduler->core.sched, i, &info);
+        if (info.up && info.pages_total && is_permitted(scheduler, i))
+            return "";
+    }
+    return no_place_reason(scheduler);
+}
+
 static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
     struct sched_stats stats = {0};
-    const enum sched_placement placement = scheduler->settings.placement;
-    uint64_t pages_total = 0, pages_used = 0, permitted = 0; // permitted: that --placement lets KV into
+    uint64_t pages_total = 0, pages_used = 0;
     uint32_t workers = 0;
 
     fastdecode__mesh_state__init(state);
     if (scheduler->core.sched)
         sched_get_stats(scheduler->core.sched, &stats);
     for (uint32_t i = 0; scheduler->core.sched && i < scheduler->places.count; i++) {
-        const bool local = scheduler->places.of[i].kind == SCHED_LOCAL_POOL;
         struct sched_place_info info;
         sched_get_place(scheduler->core.sched, i, &info);
         if (!info.up)
             continue;
-        workers += !local;
+        workers += scheduler->places.of[i].kind != SCHED_LOCAL_POOL;
         pages_total += info.pages_total;
-        permitted += placement == SCHED_PLACE_AUTO || local == (placement == SCHED_PLACE_LOCAL) ? info.pages_total : 0;
         pages_used += info.pages_used - info.pages_idle; // what only the cache keeps is as good as free
     }
-    state->ready = scheduler->s_part.member.up && permitted > 0;
-    state->reason = (char *)(!scheduler->s_part.member.up ? stages_reason(scheduler)
-                             : permitted > 0              ? ""
-                                                          : no_place_reason(scheduler));
+    state->reason = (char *)watch_reason(scheduler);
+    state->ready = !state->reason[0];
     state->running = stats.running;
     state->waiting = stats.waiting_of[SCHED_CLASS_INTERACTIVE]; // those of class batch have a queue of their own
     state->max_queue = scheduler->settings.max_queue;

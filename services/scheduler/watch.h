@@ -22,6 +22,9 @@ struct watch {
 };
 
 void watch_handler(struct rpc_call *call, void *user);
+// Returns why the mesh is not ready, until the next call; "" if it is.
+const char *watch_reason(struct scheduler *scheduler);
+
 // Tells the watchers the mesh's state if it has changed, and once a second.
 void watch_publish(struct scheduler *scheduler, uint64_t now_us);
 void metrics_handler(struct rpc_call *call, void *user);

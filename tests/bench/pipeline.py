@@ -75,7 +75,7 @@ def rate_of(run_, mesh, prompts, label):
 
 def simulated(path, mode, layers):
     command = [os.path.join(BUILD, "bin", "fastdecode"), "sim", "--json", "--model", MODEL, "--gpu", path, "--worker", path, "--workers", 0,
-               "--stages", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", PROMPT, "--gen", TOKENS,
+               "--s-parts", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", PROMPT, "--gen", TOKENS,
                "--mini-batches", STAGES, "--split", ",".join(map(str, layers))]
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 

@@ -197,7 +197,10 @@ def test_health_has_the_exit_codes_of_services(by_hand, tmp_path):
     wait_until(lambda: "not ready" in by_hand.health(), 30, by_hand.health)
     said = fastdecode("health", by_hand.scheduler)
     assert said.returncode == 3 and "scheduler " in said.stdout and "not ready: " in said.stdout and not said.stderr, said
-    by_hand.s_part("all")
+    by_hand.s_part("all", "--local-pool=0")
+    wait_until(lambda: "not ready: no KV worker is up" in by_hand.health(), 30, by_hand.health)
+    by_hand.start("worker", "kv-worker", f"--scheduler={by_hand.scheduler}", f"--listen=ipc://{by_hand.folder}/worker.sock",
+                  f"--listen-tensors=ipc://{by_hand.folder}/worker-t.sock", *KV_WORKER)
     by_hand.wait_ready()
     said = fastdecode("health", by_hand.scheduler)
     assert said.returncode == 0 and said.stdout.endswith(" ready\n") and not said.stderr, said

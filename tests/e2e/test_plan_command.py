@@ -168,6 +168,9 @@ def test_an_error_is_an_object():
     said = plan("--json", "--shape", "llama-13b", *PAPER, "--batch", 128)
     assert said.returncode == 2 and json.loads(said.stdout)["error"]["status"] == "RESOURCE_EXHAUSTED"
     assert json.loads(said.stdout)["error"]["message"] in said.stderr
+    for bad in (("--json", "--bach", 8), ("--batch", "many", "--json"), ("--bach", 8, "--json"), ("--requests", "10K", "--json"), ("--json", "--batch")):
+        said = plan(*bad)
+        assert said.returncode == 2 and json.loads(said.stdout)["error"]["message"] in said.stderr, said
 
 
 @pytest.mark.parametrize("options, words", [

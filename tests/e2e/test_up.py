@@ -192,9 +192,11 @@ def test_check_of_good_settings(folder):
 # Libraries fit, the stacks of a service's threads do not.
 @pytest.mark.skipif(SANITIZED, reason="sanitizers take more than any machine has")
 @pytest.mark.parametrize("service, options", [("gateway", ["--model", MODEL, "--scheduler", "tcp://127.0.0.1:1"]), ("scheduler", []), ("kv-worker", []), ("s-part", ["--model", MODEL])])
-def test_little_address_space(service, options):
+def test_little_address_space_and_few_files(service, options):
     done = run(["prlimit", f"--as={120 << 20}", os.path.join(BUILD, "bin", service), *options])
     assert done.returncode == 3 and "may have 120 MiB of address space (ulimit -v)" in done.stderr, done
+    done = run(["prlimit", "--nofile=8", os.path.join(BUILD, "bin", service), *options])
+    assert done.returncode == 3 and "may open 8 files (ulimit -n), and a service needs 64 at least" in done.stderr, done
 
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers take more than any machine has")

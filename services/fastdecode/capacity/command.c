@@ -151,7 +151,7 @@ int capacity_main(int argc, char **argv)
          "streams side by side when the undisturbed step is measured (Sarathi-Serve: 32)", 1, 256},
         {"max-streams", OPTION_U32, &c.streams_max, "N", "most open streams; a rate that needs more misses", STREAMS_MIN, 65536},
         {"timeout", OPTION_F64, &c.timeout_s, "S", "a request that takes longer has failed", 1, 1e6},
-        {"seed", OPTION_SIZE, &c.settings.seed, "N", "seed of arrivals and lengths", 0, 0},
+        {"seed", OPTION_U64, &c.settings.seed, "N", "seed of arrivals and lengths", 0, 0},
         {"json", OPTION_BOOL, &c.json, NULL, "print one JSON object", 0, 0},
         {"quiet", OPTION_BOOL, &c.quiet, NULL, "no progress", 0, 0},
     };

@@ -617,7 +617,7 @@ int plan_main(int argc, char **argv)
          "with --offload: what the disk reads, 1e6 bytes a second; 0: as the GPU's file says", 0, 1e6},
         {"policy", OPTION_CHOICE, &s.policy, "mesh|paper",
          "with --offload: mesh: weights alone may leave the device; paper: activations and KV, too, as in FlexGen", 0, 0},
-        {"requests", OPTION_SIZE, &s.requests, "N", "say how many hours so many requests take; 0: do not", 0, 0},
+        {"requests", OPTION_U64, &s.requests, "N", "say how many hours so many requests take; 0: do not", 0, 0},
         {"compress", OPTION_BOOL, &o->compress, NULL, "with --offload: weights and KV in 4 bits and a half", 0, 0},
         {"gpu-batch", OPTION_U32, &o->gpu_batch, "N", "with --offload: sequences computed at once; 0: chosen", 0, 4096},
         {"gpu-batches", OPTION_U32, &o->gpu_batches, "N",

@@ -146,7 +146,7 @@ static enum status cut_layers(const struct sim_settings *s, struct cost_s_part *
         if (bytes > has && !s->request.ignore_capacity)
             status = error_set(error, STATUS_RESOURCE_EXHAUSTED,
                                "%s takes %.1f GiB for weights and activations of layers %u to %u at batch %u, and %s has %.1f GiB: "
-                               "--weights with fewer bits, more --stages, or --ignore-capacity to simulate all the same",
+                               "--weights with fewer bits, more --s-parts, or --ignore-capacity to simulate all the same",
                                r.shape->name, bytes / GIB, ranges[i].first, ranges[i].end, s->batch, s_part->name, has / GIB);
     }
     return status;
@@ -558,7 +558,7 @@ int sim_main(int argc, char **argv)
         {"mini-batches", OPTION_U32, &s.mini_batches, "M",
          "mini-batches in flight; 0: as many as are fastest, up to three, or two for each of several stages", 0,
          SCHED_MINI_BATCHES_MAX},
-        {"stages", OPTION_U32, &s.stages, "P", "S-parts in a pipeline, each with a range of the layers", 1, PLAN_STAGES_MAX},
+        {"s-parts", OPTION_U32, &s.stages, "P", "S-parts in a pipeline, each with a range of the layers", 1, PLAN_STAGES_MAX},
         {"split", OPTION_STRING, &s.split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: as evenly as time goes", 0, 0},
         {"micro-batch", OPTION_CHOICE, &s.micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
@@ -570,7 +570,7 @@ int sim_main(int argc, char **argv)
         {"worker-memory", OPTION_STRING, &s.worker_memory, "SIZE,SIZE,...",
          "memory for KV of each worker, instead of the file's; the last size applies to all further workers", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
-        {"requests", OPTION_SIZE, &s.requests, "N", "number of requests with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
+        {"requests", OPTION_U64, &s.requests, "N", "number of requests with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
         {"rate", OPTION_F64, &s.rate, "R", "random arrivals per second", 0, 1e9},
         {"backlog", OPTION_BOOL, &s.backlog, NULL, "all requests wait from the start", 0, 0},
         {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "length of each prompt in tokens", 1, WORKLOAD_TOKENS_MAX},
@@ -579,7 +579,7 @@ int sim_main(int argc, char **argv)
          "max_tokens of each request, all that the scheduler knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
         {"batch-share", OPTION_F64, &s.batch_share, "SHARE", "share of batch-class requests, 0 to 1", 0, 1},
         {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
-        {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
+        {"seed", OPTION_U64, &s.seed, "N", "seed of arrivals and noise", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate even what would not fit into memory", 0, 0},
         {"capacity", OPTION_BOOL, &s.find_capacity, NULL,
          "search for the highest rate of arrivals that meets the targets below (docs/capacity.md)", 0, 0},
