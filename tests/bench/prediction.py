@@ -8,7 +8,7 @@ Per number of workers one mesh. What it is predicted from is known before the fi
                                           then, and was once measured at six times what a layer takes
     the rest of a step, by its rows       gateway, scheduler, client, wakeups and messages share the two cores: the median step of
                                           short loads (REST_STREAMS, contexts below 160, each LOADS times) less the above
-    attention beside the S-part           one load of 6 streams with prompts of 400 words: what its prompts and its steps take
+    attention beside the S-part           LOADS loads of 6 streams with prompts of 400 words: what their prompts and steps take
                                           beyond what the above predict, by prefill row (with workers most of it is the link's
                                           bytes) and by context token
 
@@ -137,7 +137,8 @@ def contended(run_, mesh, workers, folder, model, attention, rest, files):
     layers, _ = model_facts(MODEL)
     streams, tokens = LONG_STREAMS, LONG_TOKENS
     prompt = tokens_of(mesh, completion(LONG_WORDS, 1, 1)["prompt"])
-    gap_us, prompts_us = short_load(run_, mesh, f"{workers} workers, {streams} longer streams", streams, LONG_WORDS, tokens)
+    loads = [short_load(run_, mesh, f"{workers} workers, {streams} longer streams", streams, LONG_WORDS, tokens) for _ in range(LOADS)]
+    gap_us, prompts_us = (statistics.mean(each) for each in zip(*loads))
     known_us = step_us(files, workers, streams, prompt, tokens)
     prompts_known_us = (1e3 * plan(files, workers, streams, prompt, tokens)["step_ms"] - known_us) * tokens
     attention["token_us"] += max(gap_us - known_us, 0) / (layers * streams * (prompt + tokens / 2))  # company only slows down
