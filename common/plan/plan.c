@@ -219,17 +219,24 @@ static struct layer_times time_layer(const struct plan_request *r, const struct 
     return times;
 }
 
-// A round of mini-batches of one s-part, a share of which has other, longer times than the others; tail_us: what a step takes besides its
-// layers.
+// Returns among how many workers chunks of prompts lie of which so many are in flight: the scheduling core puts them at different ones.
+static double chunks_apart(const struct plan_request *r, uint32_t workers, double chunks)
+{
+    return r->worker->shares_cores ? 1 : MAX(MIN(chunks, workers), 1);
+}
+
+// A round of mini-batches of one s-part, a share of which has other, longer times than the others; apart: the workers among which what they
+// attend for longer is dealt out; tail_us: what a step takes besides its layers.
 static struct sched_round round_of(const struct plan_request *r, const struct layer_times *usual, const struct layer_times *longer,
-                                   double share, double tail_us)
+                                   double share, double apart, double tail_us)
 {
     const double layers = r->shape->layers, others = 1 - share, s_part_us = others * usual->s_part_us + share * longer->s_part_us;
+    const double busiest_us = usual->r_part_us + share / apart * (longer->r_part_us - usual->r_part_us);
 
     return (struct sched_round){
         .s_part_us = layers * s_part_us + tail_us,
         .here_us = layers * (others * usual->pool_us + share * longer->pool_us),
-        .away_us = layers * (others * MAX(usual->r_part_us, usual->bytes_us) + share * MAX(longer->r_part_us, longer->bytes_us)),
+        .away_us = layers * MAX(busiest_us, others * usual->bytes_us + share * longer->bytes_us),
         .away_answer_us = layers * (longer->s_part_us - s_part_us + MAX(longer->pool_us, longer->r_part_us + longer->link_us))};
 }
 
@@ -248,7 +255,7 @@ static double add_prompts(const struct plan_request *r, const struct cost_s_part
                           double tail_us, const struct step_rows *usual, struct layer_times *times)
 {
     const struct layer_times light = *times;
-    const struct sched_round round = round_of(r, &light, &light, 1, tail_us);
+    const struct sched_round round = round_of(r, &light, &light, 1, 1, tail_us);
     const double light_us = sched_round_us(&round, m), needed = batch * prefill_rows_each(r);
     double mean_us = light_us;
 
@@ -261,17 +268,17 @@ static double add_prompts(const struct plan_request *r, const struct cost_s_part
         if (share <= 0)
             continue;
         struct layer_times heavy = time_layer(r, s, workers, &rows);
-        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, tail_us);
+        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, 1, tail_us);
         rows.prefill = chunk_rows(r, light_us, sched_round_us(&longer, m) - light_us);
         rows.prefill_local = local * rows.prefill;
         heavy = time_layer(r, s, workers, &rows);
         const double chunks = share * needed / rows.prefill, steps = chunks / m; // in a round; in a step
-        const double at_once = MIN(MAX(chunks, 1), m);
-        longer = round_of(r, &light, &heavy, at_once / m, tail_us);
+        const double at_once = MIN(MAX(chunks, 1), m), apart = chunks_apart(r, workers, at_once);
+        longer = round_of(r, &light, &heavy, at_once / m, apart, tail_us);
         mean_us += chunks / at_once * (sched_round_us(&longer, m) - light_us);
         times->s_part_us += steps * (heavy.s_part_us - light.s_part_us);
         times->pool_us += steps * (heavy.pool_us - light.pool_us);
-        times->r_part_us += steps * (heavy.r_part_us - light.r_part_us);
+        times->r_part_us += steps / apart * (heavy.r_part_us - light.r_part_us);
         times->link_us += steps * (heavy.link_us - light.link_us);
         times->bytes_us += steps * (heavy.bytes_us - light.bytes_us);
     }
@@ -332,11 +339,11 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     const double head_us = cost_curve_at(&s.head, decode), tail_us = head_us + step_rest_us(r, decode);
     if (r->s_part->model.name) // prompts take steps of their own, and their time is the S-part's
         times.s_part_us += decode * prefill_rows_each(r) * prefill_row_us(r, &s, decode, workers, times.r_part_us) / s.layers;
-    struct sched_round round = round_of(r, &times, &times, 1, tail_us);
+    struct sched_round round = round_of(r, &times, &times, 1, 1, tail_us);
     step_us = sched_round_us(&round, m);
     if (!r->s_part->model.name && prefill_rows_each(r) > 0) {
         step_us = add_prompts(r, &s, batch, workers, m, tail_us, &rows, &times);
-        round = round_of(r, &times, &times, 1, tail_us);
+        round = round_of(r, &times, &times, 1, 1, tail_us);
     }
     *out = (struct plan){.batch = batch,
                          .workers = workers,
@@ -411,10 +418,19 @@ double plan_hop_us(const struct plan_request *r, double rows)
     return r->link->link_round_trip_us / 2 + 4.0 * rows * r->shape->hidden / bytes_per_us;
 }
 
+// Returns how many of a mini-batch's sequences are in prefill, at most one: each step has as many of its rows as let prompts end as fast as answers,
+// at least a tile.
+static double in_prefill(const struct plan_request *r, double sequences)
+{
+    const double each = prefill_rows_each(r), rows = MAX(each * (sequences - 1), TILE_ROWS);
+    return each > 0 && sequences > 1 ? MIN(sequences / r->generated_tokens * ceil(r->prompt_tokens / rows), 1) : 0;
+}
+
 // Returns a mini-batch's uniform step, `local` of whose rows have their KV in the stages' memory beside workers.
 static struct step_rows uniform_rows(const struct plan_request *r, uint32_t batch, uint32_t mini_batches, double local)
 {
-    const double decode = ceil((double)batch / mini_batches), prefill = decode * prefill_rows_each(r);
+    const double sequences = ceil((double)batch / mini_batches), decode = sequences - in_prefill(r, sequences),
+                 prefill = decode * prefill_rows_each(r);
     return (struct step_rows){
         .decode = decode, .prefill = prefill, .decode_local = local * decode, .prefill_local = local * prefill};
 }
@@ -517,11 +533,14 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
     out->hop_us = plan_hop_us(r, rows.decode + rows.prefill);
     // Each stage has a link of its own, and so has each worker.
     double m = out->mini_batches, carried_us = layers * times.bytes_us * MAX(1.0 / r->stages, 1.0 / MAX(workers, 1u));
-    double read_us = workers ? MAX(layers * times.r_part_us, carried_us) : 0;
+    const struct step_rows decodes = {.decode = rows.decode, .decode_local = rows.decode_local};
+    const double decode_us = time_layer(r, &s, workers, &decodes).r_part_us;
+    const double busiest_us = decode_us + (times.r_part_us - decode_us) / chunks_apart(r, workers, m);
+    double read_us = workers ? MAX(layers * busiest_us, carried_us) : 0;
     double through_us = sum_us + (workers ? layers * wait_us : 0) + (r->stages - 1) * out->hop_us;
     double step_us = MAX(MAX(m * slowest_us, m * read_us), through_us);
     out->step_ms = step_us / 1e3;
-    out->tokens_per_second = batch / (step_us / US);
+    out->tokens_per_second = (batch - m * in_prefill(r, batch / m)) / (step_us / US);
     double attend_us = m * layers * out->r_part_layer_us; // without workers it is in the stages' turns, each one's at the same time
     out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
     out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);

@@ -20,7 +20,7 @@
 //     S = layers·T + head + step_us
 //     step = max(M·S, S + layers·(R + X), M·layers·max(R, X without its round trip))
 //
-// The fastest M of those that the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives
+// Chunks of several mini-batches attend at different workers: in M·R each worker has its part of a round's. The fastest M of those that the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives
 // little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
@@ -200,7 +200,7 @@ bool plan_extents(const struct plan_request *r, uint32_t workers, struct plan_ex
 // Each has a range of the layers.
 //
 // A mini-batch goes through the stages one after the other, and each stage has another one under way: with M mini-batches of b = B/M
-// sequences and uniform steps (b decode rows and b·p/S prefill rows in each), with T(b) and R as above
+// sequences and uniform steps (b decode rows and b·p/S prefill rows in each; up to one of the b is in prefill), with T(b) and R as above
 //
 //     stage s:  T_s  = layers_s·(T + A) + (first: step_us) + (last: head)         A: its own pool's attention
 //     step           = max( M·max T_s,  M·layers·R,  sum T_s + layers·(R + X) + (P - 1)·hop )

@@ -5,9 +5,13 @@
 // 1,000 tokens takes 20 us locally and 1,820 us remotely: local. With 90,000 tokens in the local pool the next 1,000 take
 // 1,820 us locally and max(1,800, 1,820) remotely: from here on both grow alike. Among workers on the s-part's cores it is the
 // one with the least load, so that each holds its share and the death of one loses no more than that.
+//
+// To the wait at a worker elsewhere comes what it still attends for prompts of other mini-batches, spread over the tokens of an answer: mini-batches
+// that are alike would go round the workers in step, and of N workers one alone would read prompts.
 #include "common/sched/choice.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "common/sched/state.h"
 
@@ -68,14 +72,30 @@ static inline double attend_us_with(const struct attention *a, uint32_t index, c
     return sched_round_attend_us(&round);
 }
 
+// Fills in how long each place, [max_places], still attends for the prompts of a class that other mini-batches are reading.
+static void pending_prompts(const struct sched *s, enum sched_class class, uint32_t mini_batch, double *us)
+{
+    memset(us, 0, s->config.max_places * sizeof *us);
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        uint32_t slot = m == mini_batch ? NONE : s->batches.of[m].of[class].prefill_head;
+        for (; slot != NONE; slot = s->cold[slot].batch.next) {
+            const struct sched_seq *seq = &s->seqs[slot];
+            us[seq->place] += s->places.of[seq->place].speed.pair_us *
+                              sched_speed_pairs(seq->next_pos, seq->target - seq->next_pos);
+        }
+    }
+}
+
 uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages,
                             uint32_t leaving, uint32_t kinds)
 {
     struct sched_weight weight = sched_load_weight(s, class);
     const struct attention now = attention_of(s, class, mini_batch, weight);
+    const double tokens_each = MAX(s->load.of[class].lengths.tokens, 1);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
-    double sharing_load = 0;
+    double sharing_load = 0, pending_us[SCHED_PLACES_MAX];
+    pending_prompts(s, class, mini_batch, pending_us);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         if (!(kinds & SCHED_CHOICE_OF(place->kind)) || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
@@ -97,6 +117,9 @@ uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint3
         double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight),
                own_us = read_us + place->speed.link_step_us;
         double us = attend_us_with(&now, i, place, now_us, read_us);
+        // Prompts of two mini-batches at one worker wait for each other, and all rows with them.
+        if (leaving == NONE && !sched_place_is_here(place))
+            us += pending_us[i] / tokens_each;
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;

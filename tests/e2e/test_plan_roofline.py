@@ -74,8 +74,9 @@ class Mesh:
                 self.layers * (self.decode + chunk) * self.row_s)
 
     def round_s(self, light, heavy, heavies):
-        """Mini-batches share S-part, workers and link, and each waits for its own answers."""
-        sums = [(self.mini_batches - heavies) * a + heavies * b for a, b in zip(light, heavy)]
+        """Mini-batches share S-part, workers and link, and each waits for its own answers. Chunks attend at different workers."""
+        apart = max(min(heavies, self.workers), 1)
+        sums = [self.mini_batches * a + heavies / each * (b - a) for a, b, each in zip(light, heavy, (1, apart, 1))]
         waits_s = sum(heavy) + self.layers * self.trip_s
         return max(max(sums), waits_s) if self.workers else sums[0] + sums[1]
 
@@ -146,15 +147,29 @@ def test_what_70_b_fits(weights, gpu, fits):
     assert fits or "for weights and activations" in said.stderr
 
 
-# Prompts of eight times the answers and more: the scheduling core makes chunks smaller there than the plan thinks.
-PROMPTS_ABOVE_ALL = {("qwen3-32b", 4000, 500): 1.6, ("opt-30b", 512, 32): 2.2}
-
-
 @pytest.mark.full
 @each
 def test_the_scheduler_agrees(question):
     """The scheduling core on the same machines, with all requests waiting from the start."""
     planned = answered("plan", question, "--local-pool", "none", "--no-simulate")["tokens_per_second"]
     simulated = answered("sim", question, "--backlog", "--requests", max(8 * question[5], 100))["tokens_per_second"]
-    most = PROMPTS_ABOVE_ALL.get((question[0], *question[7:]), 1.18)
+    most = 1.25 if question[7] >= 8 * question[8] else 1.18  # few prompts are read at once there, and they meet at a worker now and then
     assert 0.82 < planned / simulated < most, f"{planned:.1f} planned, {simulated:.1f} simulated"
+
+
+# model, device, S-parts, workers, prompt, generated, batch
+PIPELINES = [("llama-3.3-70b", "h100-sxm", 4, 4, 500, 500, 32), ("llama-3.3-70b", "h100-sxm", 4, 4, 500, 500, 128),
+             ("llama-3.3-70b", "h100-sxm", 2, 4, 1000, 200, 128), ("llama-3.3-70b", "h100-sxm", 4, 0, 1000, 200, 128),
+             ("llama-3.1-8b", "rtx-4090", 2, 4, 16, 512, 128), ("llama-3.1-8b", "rtx-4090", 2, 0, 500, 500, 32)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda p: "-".join(str(part) for part in p))
+def test_the_scheduler_agrees_about_pipelines(pipeline):
+    model, gpu, s_parts, workers, prompt, generated, batch = pipeline
+    mesh = ("--json", "--hardware-dir", HARDWARE, "--shape", model, "--weights", "q4_k", "--gpu", gpu, "--worker", "epyc-9654", "--link", "eth100",
+            "--workers", workers, "--s-parts", s_parts, "--prompt", prompt, "--gen", generated, "--batch", batch)
+    planned = fastdecode("plan", *mesh, *(("--local-pool", "none") if workers else ()), "--no-simulate", "--ignore-capacity", timeout=60)
+    simulated = fastdecode("sim", *mesh, "--backlog", "--requests", 24 * batch, timeout=300)
+    ratio = json.loads(planned.stdout)["tokens_per_second"] / json.loads(simulated.stdout)["tokens_per_second"]
+    assert 0.85 < ratio < 1.2, ratio

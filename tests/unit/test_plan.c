@@ -167,11 +167,11 @@ static void prompts_cost_rows_and_pairs(void **state)
     assert_near(plan.link_layer_us, 10 + 4 * 2.048 + share * 512 * 2.048);
     assert_near(plan.step_ms, (2 * light_us + 16 / 512.0 * (s_part_us + away_us - 2 * light_us)) / 1e3);
     assert_near(plan.network_gbit_per_second, 24 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
-    r.chunk_tokens = 8; // two chunks a round, which wait at the same time
+    r.chunk_tokens = 8; // two chunks a round, which wait at the same time, each at a worker of its own
     plan_predict(&r, 8, 2, 2, &plan);
     double chunk_us = MAX(2 * (4 * 24 + 45), 4 * (24 + 2 * 78 * 0.0512 + 8 * pairs_us + 10 + 12 * 2.048) + 45);
     assert_near(plan.step_ms, chunk_us / 1e3);
-    assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + 8 * pairs_us);
+    assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + 8 * pairs_us / 2);
     r.chunk_tokens = 16;
     plan_predict(&r, 8, 0, 1, &plan); // without workers they attend at the S-part
     assert_near(plan.s_part_layer_us, 48);

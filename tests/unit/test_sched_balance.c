@@ -312,10 +312,45 @@ static void noise_costs_little_among_few(void **state)
     assert_true(gain_in_noise(256) > 0.98);
 }
 
+// The worker at which each mini-batch's last step had most prefill, and how often it was the other's.
+struct chunks {
+    uint32_t place[BATCHES]; // WORKERS: none
+    uint64_t met, all;
+};
+
+static void see_chunk(void *user, const struct sim_step *step)
+{
+    struct chunks *chunks = user;
+    uint32_t *own = &chunks->place[step->mini_batch];
+    *own = WORKERS;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        *own = step->work[i].prefill_pairs > 0 && (*own == WORKERS || step->work[i].prefill_pairs > step->work[*own].prefill_pairs)
+                   ? i
+                   : *own;
+    chunks->all += *own < WORKERS && chunks->place[!step->mini_batch] < WORKERS;
+    chunks->met += *own < WORKERS && chunks->place[!step->mini_batch] == *own;
+}
+
+// Long prompts and short answers, all alike: without regard for each other both mini-batches would go round the workers in step.
+static void prompts_of_mini_batches_are_read_at_different_workers(void **state)
+{
+    struct chunks chunks = {.place = {WORKERS, WORKERS}};
+    struct sim_config config = mixed(64, NULL);
+    config.on_step = see_chunk;
+    config.user = &chunks;
+    config.request_count = 512;
+    for (uint32_t k = 0; k < config.request_count; k++)
+        requests[k] = (struct sim_request){.prompt_tokens = 2000, .generated_tokens = 200, .max_new_tokens = 200};
+    (void)sim_of(&config);
+    printf("%llu of %llu chunks met another one\n", (unsigned long long)chunks.met, (unsigned long long)chunks.all);
+    assert_true(chunks.all > 1000 && chunks.met < chunks.all / 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_take_as_long_as_each_other),
+        cmocka_unit_test(prompts_of_mini_batches_are_read_at_different_workers),
         cmocka_unit_test(noise_moves_little),
         cmocka_unit_test(noise_costs_little_among_few),
         cmocka_unit_test(a_worker_at_half_speed_reads_half),
