@@ -13,13 +13,13 @@ struct file_version file_version_of(const char *path)
 
     if (stat(path, &is))
         return (struct file_version){0};
-    return (struct file_version){.device = is.st_dev, .inode = is.st_ino, .bytes = is.st_size, .modified = is.st_mtim};
+    return (struct file_version){.device = is.st_dev, .inode = is.st_ino, .bytes = is.st_size, .changed = is.st_ctim};
 }
 
 bool file_version_same(const struct file_version *a, const struct file_version *b)
 {
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && a->modified.tv_sec == b->modified.tv_sec &&
-           a->modified.tv_nsec == b->modified.tv_nsec;
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && a->changed.tv_sec == b->changed.tv_sec &&
+           a->changed.tv_nsec == b->changed.tv_nsec;
 }
 
 enum status file_check_secret(const char *path, struct error *error)

@@ -14,7 +14,7 @@ struct file_version {
     dev_t device;
     ino_t inode;
     off_t bytes;
-    struct timespec modified;
+    struct timespec changed; // also by chmod
 };
 
 struct file_version file_version_of(const char *path);

@@ -89,7 +89,7 @@ uint64_t memory_available_bytes(void)
     return available ? MIN(available, left) : left;
 }
 
-static uint64_t total_bytes(void)
+uint64_t memory_total_bytes(void)
 {
     uint64_t total = cgroup_number_in("/proc/meminfo", "MemTotal: %llu kB") * 1024, limit, left;
 
@@ -100,7 +100,7 @@ static uint64_t total_bytes(void)
 
 enum status memory_plan_check(const struct memory_plan *plan, const char *parts, struct error *error)
 {
-    uint64_t process = memory_resident_bytes(), available = memory_available_bytes(), total = total_bytes();
+    uint64_t process = memory_resident_bytes(), available = memory_available_bytes(), total = memory_total_bytes();
     uint64_t needed = plan->fixed_bytes + plan->start_bytes;
 
     log_info("MEMORY-PLAN", "process_mib=%.1f fixed_mib=%.1f start_mib=%.1f page_kib=%.1f pool_mib=%.1f%s%s", (double)process / MIB,
@@ -110,7 +110,9 @@ enum status memory_plan_check(const struct memory_plan *plan, const char *parts,
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of memory are needed at start%s%s%s, %.0f MiB are available",
                          (double)needed / MIB, *parts ? " (" : "", parts, *parts ? ")" : "", (double)available / MIB);
     if (plan->pool_bytes > total)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of KV pages are asked for, there are %.0f MiB of memory",
-                         (double)plan->pool_bytes / MIB, (double)total / MIB);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                         "%.0f MiB of KV pages are asked for (--kv-memory, --local-pool), there are %.0f MiB of %s",
+                         (double)plan->pool_bytes / MIB, (double)total / MIB,
+                         total == address_space_bytes() ? "address space (ulimit -v)" : "memory");
     return STATUS_OK;
 }

@@ -176,7 +176,7 @@ static void on_down(void *user, const char *why)
 {
     struct member *member = user;
     if (repeat_is_due(&member->losses, clock_now_us(), why))
-        log_info("SCHEDULER-DOWN", "why=\"%s\" times=%u", why, member->losses.count);
+        log_warn("SCHEDULER-DOWN", "why=\"%s\" times=%u", why, member->losses.count);
     set_registered(member, false);
 }
 

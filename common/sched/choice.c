@@ -119,7 +119,7 @@ uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint3
         double us = attend_us_with(&now, i, place, now_us, read_us);
         // Prompts of two mini-batches at one worker wait for each other, and all rows with them.
         if (leaving == NONE && !sched_place_is_here(place))
-            us += pending_us[i] / tokens_each;
+            us += pending_us[i] / tokens_each > TUNE_PLACE_PENDING * us ? pending_us[i] / tokens_each : 0;
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;

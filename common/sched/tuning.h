@@ -13,6 +13,7 @@
 #define TUNE_QUEUE_LIFE_GAIN           0.1        // [share] weight of one sequence in the mean time from placement to end
 
 // --- places
+#define TUNE_PLACE_PENDING             0.01       // [share] of a mini-batch's attention that another one's prompts at a worker must add to it to count: less is no reason for an uneven load
 #define TUNE_PLACE_MARGIN_PAGES        2          // [pages] reserved beyond the known tokens at placement: a sequence soon needs them
 #define TUNE_PLACE_LOST_AVOID_US       1000000    // [us] for which a place that lost rows gets no new sequences: it may be failing
 #define TUNE_PLACE_LOST_DOUBLINGS      6          // [times] that time doubles while the place loses rows again: a minute at most

@@ -4,10 +4,11 @@ import re
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
-from conftest import BUILD, fastdecode, tiny, wait_until
+from conftest import BUILD, fastdecode, seconds, tiny, wait_until
 
 KV_WORKER = ("--calibrate=off", "--kv-memory=16M", "--threads=1")
 
@@ -160,6 +161,11 @@ def test_an_s_part_that_does_not_get_as_far_as_its_name_is_said_too(by_hand, tmp
     health = lambda: fastdecode("health", by_hand.scheduler, "--mesh-secret-file", secret).stdout
     wait_until(lambda: "no s-part is up: s-part is refused: scheduler requires the mesh secret, and s-part has none" in health(), 30, health)
     assert log().count("MEMBER-REFUSED") == log().count("RPC-REFUSED") == 1, log()
+    by_hand.start("outside", "gateway", f"--scheduler={by_hand.scheduler}", "--port=0", "--admin-listen=none", f"--model={tiny()}")
+    why = 'MESH-DOWN why="'
+    wait_until(lambda: why in by_hand.log("outside"), 30, lambda: by_hand.log("outside"))
+    time.sleep(seconds(2))  # it dials again and again
+    assert by_hand.log("outside").count(why) == 1 and "mesh secret" in by_hand.log("outside"), by_hand.log("outside")
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------------------

@@ -81,6 +81,15 @@ def test_limits_hold_exactly(start_mesh, tmp_path):
         os.replace(replaced, keys)
         wait_until(lambda: ask(mesh.url, other)[0] == 401, 30)
         assert all(future.result()[0] == 200 for future in running)  # those that began with the removed key ended
+        other = make_key(tmp_path / "more", "open")
+        keys.chmod(0o644)
+        with open(keys, "a", encoding="ascii") as file:
+            file.write((tmp_path / "more").read_text(encoding="ascii").splitlines()[-1] + "\n")
+        log = lambda: open(os.path.join(mesh.run_dir, "gateway.log"), encoding="utf-8").read()
+        wait_until(lambda: "other users can read or change it (mode 644)" in log(), 30, log)
+        assert ask(mesh.url, other)[0] == 401
+        keys.chmod(0o600)  # as that line says
+        wait_until(lambda: ask(mesh.url, other)[0] == 200, 30)
 
     record = audit.read_text(encoding="utf-8")
     assert SECRET not in record and few not in record and other not in record and oct(os.stat(audit).st_mode & 0o777) == "0o600"

@@ -120,12 +120,16 @@ def test_damaged_model(folder):
         assert done.returncode == 4 and "damaged.gguf: " in done.stderr  # the model file
 
 
+MOST = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') * 6 // 10}"  # of the machine's memory: twice that is too much
+
+
 @pytest.mark.parametrize("options, code, says", [
     (["--kv-type", "f8"], 2, "--kv-type is 'f8'"), (["--sparse-attention", "101%"], 2, "--sparse-attention is '101%', want off or 1% to"),
     (["--device", "cuda", "--sparse-attention", "10%", "--kv-workers", "0"], 2, "--sparse-attention on a GPU wants KV workers"),
     (["--compute", "q"], 2, '--compute is "q"'), (["--admission", "greedy", "--spacing", "8"], 2, "--spacing 8 with --admission greedy"),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
+    (["--kv-memory", MOST, "--kv-workers", "2"], 3, "KV pages are asked for"), (["--kv-memory", MOST, "--local-pool", MOST], 3, "KV pages are asked for"),
     (["--kv-memory", "900T"], 3, "MiB of KV pages are asked for"), (["--local-pool", "900T"], 3, "MiB of KV pages are asked for"),
     (["--batch-dir", "/nothing/batches"], 2, "--batch-dir /nothing/batches: No such file"), (["--trace", "/nothing/trace"], 2, "/nothing/trace: No such file"),
     (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
@@ -205,7 +209,7 @@ def test_address_space_counts_as_memory():
     limited = ["prlimit", f"--as={8 << 30}"]
     for service, options in (("s-part", ["--model", MODEL, "--local-pool", "9G"]), ("kv-worker", ["--kv-memory", "9G"])):
         done = run([*limited, os.path.join(BUILD, "bin", service), *options])
-        assert done.returncode == 3 and "9216 MiB of KV pages are asked for, there are" in done.stderr, done
+        assert done.returncode == 3 and "9216 MiB of KV pages are asked for" in done.stderr and "address space (ulimit -v)" in done.stderr, done
     assert run(["prlimit", f"--as={160 << 20}", PROGRAM, "--version"]).returncode == 0  # it ends
 
 

@@ -1,6 +1,11 @@
 // test_gateway_metrics.c: /metrics, which needs no key: what it costs the scheduler, and what it makes of the scheduler's text. The mesh
 // is gateway_rig.h's.
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
@@ -90,6 +95,39 @@ static void test_audit_is_not_written(void **state)
     gateway_close(opened);
 }
 
+// A disk that takes a part of a line loses that line alone: here a file may not grow beyond a few bytes.
+static void test_a_torn_line_spoils_no_other(void **state)
+{
+    char path[] = "/tmp/fastdecode-audit-XXXXXX", text[4096] = "";
+    struct gateway_config config = make_config();
+    struct rlimit usual, small = {20, RLIM_INFINITY};
+    struct gateway *opened;
+    struct error error;
+
+    close(mkstemp(path));
+    signal(SIGXFSZ, SIG_IGN);
+    config.audit_file = path;
+    assert_int_equal(gateway_open(&config, &opened, &error), STATUS_OK);
+    getrlimit(RLIMIT_FSIZE, &usual);
+    small.rlim_max = usual.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);
+    for (int i = 0; i < 2; i++) {
+        struct http_reply reply = http_call(gateway_port(opened), "GET", "/health", "", "");
+        http_free(&reply);
+        if (i == 0)
+            AWAIT(usleep(2000), audit_is_counted(gateway_port(opened)));
+        setrlimit(RLIMIT_FSIZE, &usual);
+    }
+    gateway_close(opened);
+    FILE *file = fopen(path, "r");
+    assert_int_equal(fread(text, 1, 20, file), 20);
+    while (fgets(text, sizeof text, file) && text[0] == '\n') {}
+    assert_int_equal(text[0], '{');
+    assert_non_null(strstr(text, "}\n"));
+    fclose(file);
+    unlink(path);
+}
+
 // Then the page is the gateway's own part.
 static void test_no_memory_for_a_question(void **state)
 {
@@ -161,11 +199,8 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_scheduler_is_asked_once_a_second),
-        CASE(test_audit_is_not_written),
-        CASE(test_no_memory_for_a_question),
-        CASE(test_malformed_lines),
-        CASE(test_long_text),
+        CASE(test_scheduler_is_asked_once_a_second), CASE(test_audit_is_not_written), CASE(test_a_torn_line_spoils_no_other),
+        CASE(test_no_memory_for_a_question),         CASE(test_malformed_lines),      CASE(test_long_text),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -13,7 +13,8 @@ HEAD = """# Options
 Made from `--help` by `tests/lint/options.sh --write`; lint fails if it is not up to date.
 
 Each setting is taken from the flag, else from the environment variable `FD_` + name (`--max-batch` is `FD_MAX_BATCH`), else from the
-file that `--config` names (lines of `name = value`, `#` starts a comment), else it has its default. `--NAME` alone turns a switch on,
+file that `--config` names (lines of `name = value`, `#` starts a comment), else it has its default. A variable that names no
+setting is not looked at. `--NAME` alone turns a switch on,
 `--no-NAME` turns it off. `SIZE` is bytes, or a number with K, M, G or T (powers of 1,024). `--check` validates and exits.
 
 `fastdecode up` hands the settings that concern a service on to it, and does not pass `FD_` variables on.

@@ -235,7 +235,7 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
     assert_non_null(strstr(error.text, "1099511627776 MiB of memory are needed at start (rows=1), "));
     assert_int_equal(memory_plan_check(&start, "", &error), STATUS_RESOURCE_EXHAUSTED);
     assert_int_equal(memory_plan_check(&pool, "", &error), STATUS_RESOURCE_EXHAUSTED);
-    assert_non_null(strstr(error.text, "1099511627776 MiB of KV pages are asked for, there are "));
+    assert_non_null(strstr(error.text, "1099511627776 MiB of KV pages are asked for (--kv-memory, --local-pool), there are "));
 }
 
 static void a_config_that_cannot_be_read_is_no_empty_one(void **state)

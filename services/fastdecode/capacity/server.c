@@ -115,7 +115,7 @@ enum status capacity_server_ask(struct capacity_server *server, uint32_t index, 
 
 static enum status refused(const struct capacity_server *server, const struct alone *alone, struct error *error)
 {
-    return error_set(error, STATUS_UNAVAILABLE, "%s does not answer (see --url, --model and --api-key-file): %s",
+    return error_set(error, STATUS_UNAVAILABLE, "%s gives no answer to a request (see --url, --model and --api-key-file): %s",
                      server->config.url, alone->error);
 }
 

@@ -319,8 +319,8 @@ void supervise_last_line(const struct supervisor *supervisor, const struct child
     char path[160], line[1024];
     FILE *file;
 
-    text[0] = '\0';
     snprintf(path, sizeof path, "%s/%s.log", supervisor->run_dir, child->name);
+    snprintf(text, text_bytes, "nothing is in %s: is that disk full?", path);
     file = fopen(path, "r");
     if (!file)
         return;

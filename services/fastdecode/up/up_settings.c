@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/disk/disk.h"
 #include "common/kv/kv_shape.h"
@@ -215,7 +216,15 @@ static enum status check_places(struct up_settings *s, struct error *error)
     if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G", s->local_pool);
     enum status status = check_kv_has_a_place(s, pool_bytes, error);
-    return status ? status : fix_kind_of_place(s, pool_bytes, error);
+    if (!status)
+        status = fix_kind_of_place(s, pool_bytes, error);
+    const uint64_t here = strncmp(s->device, "cuda", 4) ? pool_bytes : 0, total = memory_total_bytes();
+    if (!status && s->kv_workers && s->kv_memory > (total - MIN(here, total)) / s->kv_workers)
+        status =
+            error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                      "%.0f MiB of KV pages are asked for (--kv-memory of %u workers, --local-pool), there are %.0f MiB of memory",
+                      ((double)s->kv_memory * s->kv_workers + (double)here) / 1048576, s->kv_workers, (double)total / 1048576);
+    return status;
 }
 
 // Fills in how many s-parts there are, and with --split their layers. Stages that do not have exactly the model's layers would wait for each

@@ -92,6 +92,8 @@ enum status batch_store_add_batch(struct batch_store *store, const struct batch_
     if (status == STATUS_OK)
         forget_oldest(store, record->tenant);
     pthread_mutex_unlock(&store->mutex);
+    if (status == STATUS_UNAVAILABLE)
+        batch_store_failed(store, BATCH_WRITE_DATABASE, "", error->text);
     return status;
 }
 

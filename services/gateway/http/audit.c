@@ -22,6 +22,7 @@ struct audit {
     pthread_mutex_t lock; // of what follows
     int fd;
     uint64_t complained_us, failures;
+    bool torn; // the last line was written in part
 };
 
 static int open_file(const char *path) { return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600); }
@@ -104,6 +105,16 @@ static void append_time(struct text *out)
     text_format(out, "{\"time\":\"%s.%03uZ\",\"request\":", stamp, (unsigned)(now_us / 1000 % 1000));
 }
 
+// A line that the disk took a part of is ended before the next one, so that only that one is lost. With the lock held.
+static bool write_line(struct audit *audit, const struct text *line)
+{
+    if (audit->torn && write(audit->fd, "\n", 1) != 1)
+        return false;
+    const ssize_t written = write(audit->fd, line->data, line->bytes);
+    audit->torn = written > 0 && written < (ssize_t)line->bytes;
+    return written == (ssize_t)line->bytes;
+}
+
 void audit_add(struct audit *audit, struct exchange *exchange, int status, const char *model)
 {
     const char *path = exchange_path(exchange);
@@ -125,7 +136,7 @@ void audit_add(struct audit *audit, struct exchange *exchange, int status, const
     errno = ENOSPC; // write() may be cut short without saying why
     if (line.failed)
         complain(audit, "no memory");
-    else if (write(audit->fd, line.data, line.bytes) != (ssize_t)line.bytes)
+    else if (!write_line(audit, &line))
         complain(audit, strerror(errno));
     pthread_mutex_unlock(&audit->lock);
     text_free(&line);

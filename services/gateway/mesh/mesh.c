@@ -148,6 +148,7 @@ struct mesh {
     uint64_t watch_timer, silence_timer; // 0: not set
     uint32_t silences;                   // how often SILENT_US have passed since the latest state
     struct repeat other_model;           // the mesh serves another model than this gateway
+    struct repeat losses;                // the scheduler is lost, or cannot be reached
     // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;
     struct error start_error;
@@ -158,6 +159,9 @@ struct mesh {
 };
 
 // --- state --------------------------------------------------------------------------------------------------------
+static const struct mesh_state no_scheduler = {
+    .reason = "the scheduler does not answer (MESH-DOWN in this gateway's log says why)"};
+
 void mesh_state(struct mesh *mesh, struct mesh_state *out)
 {
     pthread_mutex_lock(&mesh->mutex);
@@ -179,11 +183,7 @@ static void set_state(struct mesh *mesh, const struct mesh_state *state)
         mesh->config.changed(mesh->config.arg);
 }
 
-static void set_away(struct mesh *mesh)
-{
-    struct mesh_state away = {0};
-    set_state(mesh, &away);
-}
+static void set_away(struct mesh *mesh) { set_state(mesh, &no_scheduler); }
 
 static void on_silence(void *arg);
 
@@ -313,7 +313,8 @@ static void on_down(void *user, const char *why)
 {
     struct mesh *mesh = user;
 
-    log_warn("MESH-DOWN", "why=%s", why ? why : "");
+    if (repeat_is_due(&mesh->losses, clock_now_us(), why ? why : ""))
+        log_warn("MESH-DOWN", "why=\"%s\" times=%u", why ? why : "", mesh->losses.count);
     if (!mesh->closing)
         set_away(mesh);
 }
@@ -488,7 +489,7 @@ static bool is_ready(void *user, char *reason, size_t reason_bytes)
     struct mesh_state state;
 
     mesh_state(mesh, &state);
-    snprintf(reason, reason_bytes, "%s", state.up ? state.reason : "the scheduler does not answer");
+    snprintf(reason, reason_bytes, "%s", state.reason);
     return state.ready;
 }
 
@@ -562,6 +563,7 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **out, struc
     if (!mesh)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     mesh->config = *config;
+    mesh->state = no_scheduler;
     if ((status = rpc_security_open(&config->security, "gateway", &mesh->security, error))) {
         free(mesh);
         return status;

@@ -118,9 +118,11 @@ static void complete(struct request *request)
 static void request_fail(struct request *request, const struct api_error *error)
 {
     struct text chunk = {0};
+    char why[300];
 
     request_settle(request);
-    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->client.exchange), error->status);
+    log_warn("API-FAILED", "request=%s status=%d why=%s", exchange_request_id(request->client.exchange), error->status,
+             log_quote(why, sizeof why, error->message));
     if (!exchange_is_answered(request->client.exchange)) {
         exchange_refuse(request->client.exchange, error);
     } else {
@@ -511,8 +513,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         choice->call.waiting_since_us = now_us;
     if ((double)(now_us - choice->call.waiting_since_us) < limit_s * 1e6)
         return true;
-    api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s",
-             requests->state.up ? requests->state.reason : "the scheduler does not answer");
+    api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s", requests->state.reason);
     error.retry_after_s = request_retry_after_s(4000);
     request_fail(request, &error);
     return false;

@@ -86,7 +86,7 @@ void answer_ready(struct gateway *gateway, struct exchange *exchange)
     ready = state.ready && !leaving;
     text_string(&body, ready ? "{\"ready\":true" : "{\"ready\":false,\"reason\":");
     if (!ready)
-        text_json_string(&body, leaving ? "shutting down" : state.up ? state.reason : "the scheduler does not answer");
+        text_json_string(&body, leaving ? "shutting down" : state.reason);
     text_string(&body, "}\n");
     exchange_respond(exchange, ready ? 200 : 503, HTTP_JSON, &body);
 }

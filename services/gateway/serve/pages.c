@@ -125,7 +125,7 @@ static void append_gateway(struct gateway *gateway, struct text *out)
     text_json_after(out, "{\"version\":\"" FASTDECODE_VERSION "\",\"model\":", language_name(gateway->language));
     text_format(out, ",\"context_tokens\":%u,\"scheduler_up\":%s,\"ready\":%s,\"reason\":", answer_context(gateway),
                 state.up ? "true" : "false", state.ready ? "true" : "false");
-    text_json_string(out, state.up ? state.reason : "the scheduler does not answer");
+    text_json_string(out, state.reason);
     text_format(out, ",\"requests_running\":%u,\"requests_waiting\":%u,\"connections_active\":%u}", running, waiting,
                 http_server_active(gateway->http));
 }
