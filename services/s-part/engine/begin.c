@@ -133,7 +133,8 @@ static void leave_unreachable(struct mini_batch *batch)
         struct link *link = !local && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
         if (local || (link && !link->down && rpc_channel_is_up(link->channel)))
             continue;
-        if (repeat_is_due(&engine->links.unreachable, clock_now_us(), wanted->tensor_address))
+        // Without an address the scheduler knows, and has said, that the worker is down.
+        if (wanted->tensor_address[0] && repeat_is_due(&engine->links.unreachable, clock_now_us(), wanted->tensor_address))
             log_warn("PLACE-UNREACHABLE", "worker=%u address=%s step=%llu times=%u", wanted->worker, wanted->tensor_address,
                      (unsigned long long)batch->step.request->step, engine->links.unreachable.count);
         for (uint32_t i = 0; i < plan->run_count; i++)
