@@ -88,6 +88,7 @@ fi
 if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment
 fi
+[ "$mode" = sample ] || step "units of systemd" tests/deploy/check_systemd.sh
 
 awk -F '\t' '{split($1, count, " "); passed += count[1]; failed += count[2]; skipped += count[3]; for (i = 2; i <= NF; i++) print "failed: " $i}
      END {printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0}' "$FD_TALLY"

@@ -198,10 +198,10 @@ static bool died(const struct supervisor *supervisor, struct child *child, bool 
 {
     uint64_t now_us = clock_now_us();
     bool soon = now_us - child->started_us < STEADY_US;
-    bool failed = exited && child->exit_status;
+    bool failed = child->exit_status != 0;
     char line[512] = "", quoted[600];
 
-    if (failed) // a killed child printed no reason
+    if (failed && exited) // a killed child printed no reason
         supervise_last_line(supervisor, child, line, sizeof line);
     child->failed_starts = failed && soon ? child->failed_starts + 1 : 0;
     if (!soon || !child->backoff_ms)

@@ -298,7 +298,7 @@ static enum status read_file(struct keys *keys, struct error *error)
     if (file_check_secret(keys->path, error))
         return error->status;
     if (!(file = fopen(keys->path, "re")))
-        return error_set(error, STATUS_NOT_FOUND, "%s: %s", keys->path, strerror(errno));
+        return error_set(error, status_of_path(errno), "%s: %s", keys->path, strerror(errno));
     table = calloc(1, sizeof *table);
     status = table ? apikey_file_read(file, keys->path, &lines, error)
                    : error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", keys->path);
