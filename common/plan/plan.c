@@ -541,7 +541,9 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
     double step_us = MAX(MAX(m * slowest_us, m * read_us), through_us);
     out->step_ms = step_us / 1e3;
     out->tokens_per_second = (batch - m * in_prefill(r, batch / m)) / (step_us / US);
-    double attend_us = m * layers * out->r_part_layer_us; // without workers it is in the stages' turns, each one's at the same time
+    double attend_us =
+        m * layers *
+        (workers ? busiest_us : out->r_part_layer_us); // without workers it is in the stages' turns, each one's at the same time
     out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
     out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);
     out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;

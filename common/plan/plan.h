@@ -20,8 +20,8 @@
 //     S = layers·T + head + step_us
 //     step = max(M·S, S + layers·(R + X), M·layers·max(R, X without its round trip))
 //
-// Chunks of several mini-batches attend at different workers: in M·R each worker has its part of a round's. The fastest M of those that the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives
-// little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
+// Chunks of several mini-batches attend at different workers: in M·R each worker has its part of a round's. The fastest M of those that
+// the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
 // sequence, and tokens_per_second = B / step.

@@ -11,7 +11,6 @@
 #include "common/sched/choice.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "common/sched/state.h"
 
@@ -72,16 +71,19 @@ static inline double attend_us_with(const struct attention *a, uint32_t index, c
     return sched_round_attend_us(&round);
 }
 
-// Fills in how long each place, [max_places], still attends for the prompts of a class that other mini-batches are reading.
-static void pending_prompts(const struct sched *s, enum sched_class class, uint32_t mini_batch, double *us)
+// Notes how long each place still attends for the prompts of a class that other mini-batches are reading, spread over the tokens of an answer.
+static void note_pending(const struct sched *s, enum sched_class class, uint32_t mini_batch)
 {
-    memset(us, 0, s->config.max_places * sizeof *us);
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    const struct sched_lengths *l = &s->load.of[class].lengths;
+    for (uint32_t i = 0; i < s->config.max_places; i++)
+        s->places.of[i].pending_us = 0;
+    for (uint32_t m = 0; m < s->config.mini_batches && l->count > 0; m++) {
         uint32_t slot = m == mini_batch ? NONE : s->batches.of[m].of[class].prefill_head;
         for (; slot != NONE; slot = s->cold[slot].batch.next) {
             const struct sched_seq *seq = &s->seqs[slot];
-            us[seq->place] += s->places.of[seq->place].speed.pair_us *
-                              sched_speed_pairs(seq->next_pos, seq->target - seq->next_pos);
+            struct sched_place *place = &s->places.of[seq->place];
+            const uint32_t at = seq->next_pos - MIN(seq->next_pos, sched_seq_first(s, seq));
+            place->pending_us += place->speed.pair_us * sched_speed_pairs(at, seq->target - seq->next_pos) / MAX(l->tokens, 1);
         }
     }
 }
@@ -91,11 +93,11 @@ uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint3
 {
     struct sched_weight weight = sched_load_weight(s, class);
     const struct attention now = attention_of(s, class, mini_batch, weight);
-    const double tokens_each = MAX(s->load.of[class].lengths.tokens, 1);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
-    double sharing_load = 0, pending_us[SCHED_PLACES_MAX];
-    pending_prompts(s, class, mini_batch, pending_us);
+    double sharing_load = 0;
+    if (leaving == NONE)
+        note_pending(s, class, mini_batch);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         if (!(kinds & SCHED_CHOICE_OF(place->kind)) || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
@@ -118,8 +120,8 @@ uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint3
                own_us = read_us + place->speed.link_step_us;
         double us = attend_us_with(&now, i, place, now_us, read_us);
         // Prompts of two mini-batches at one worker wait for each other, and all rows with them.
-        if (leaving == NONE && !sched_place_is_here(place))
-            us += pending_us[i] / tokens_each > TUNE_PLACE_PENDING * us ? pending_us[i] / tokens_each : 0;
+        if (leaving == NONE && !sched_place_is_here(place) && place->pending_us > TUNE_PLACE_PENDING * us)
+            us += place->pending_us;
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;

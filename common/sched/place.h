@@ -51,6 +51,7 @@ struct sched_place {
     uint32_t count;            // of holders
     uint32_t losses;           // how often rows were lost there and it was avoided, since a row there last counted
     uint64_t down_since_us;
+    double pending_us; // noted by the choice of a place, for that choice
 };
 
 struct sched_places {

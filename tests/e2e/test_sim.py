@@ -36,6 +36,10 @@ PAPER = ("--shape", "llama-7b", "--gpu", "a10", "--link", "infiniband", "--worke
          "--chunk", 512)
 
 
+def test_more_workers_than_a_scheduler_takes():
+    assert figures("--model", MODEL, "--gpu", "a10", "--workers", 300, "--batch", 600, "--prompt", 40, "--gen", 8, "--backlog", "--requests", 900)["finished"] == 900
+
+
 def test_sls_keeps_the_load_even():
     """From the first start on. A spacing that is given means it, and another one gives other figures."""
     together, sls = (figures(*PAPER, "--requests", 4096, "--admission", name) for name in ("greedy", "sls"))

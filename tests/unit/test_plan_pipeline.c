@@ -197,6 +197,10 @@ static void busy_is_a_share(void **state)
             assert_near(plan.r_part_busy * sides * plan.step_ms * 1e3, plan.mini_batches * shape.layers * plan.r_part_layer_us);
             assert_true(plan.s_part_busy < 1 + 1e-9 && plan.r_part_busy < 1 + 1e-9);
             assert_true(workers || plan.s_part_busy + plan.r_part_busy < 1 + 1e-9); // the same device does both
+            r.prompt_tokens = 8000;
+            plan_predict_pipeline(&r, B, workers, 2, &plan);
+            assert_true(plan.s_part_busy < 1 + 1e-9 && plan.r_part_busy < 1 + 1e-9);
+            r.prompt_tokens = 0;
         }
     }
 }
