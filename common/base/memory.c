@@ -94,13 +94,13 @@ uint64_t memory_total_bytes(void)
     uint64_t total = cgroup_number_in("/proc/meminfo", "MemTotal: %llu kB") * 1024, limit, left;
 
     cgroup_own_memory(&limit, &left);
-    limit = MIN(limit, address_space_bytes());
     return total ? MIN(limit, total) : limit;
 }
 
 enum status memory_plan_check(const struct memory_plan *plan, const char *parts, struct error *error)
 {
-    uint64_t process = memory_resident_bytes(), available = memory_available_bytes(), total = memory_total_bytes();
+    uint64_t process = memory_resident_bytes(), available = memory_available_bytes(),
+             total = MIN(memory_total_bytes(), address_space_bytes());
     uint64_t needed = plan->fixed_bytes + plan->start_bytes;
 
     log_info("MEMORY-PLAN", "process_mib=%.1f fixed_mib=%.1f start_mib=%.1f page_kib=%.1f pool_mib=%.1f%s%s", (double)process / MIB,

@@ -34,7 +34,7 @@ void memory_spare_blas_threads(char **argv);
 // space leave; 1 GiB if none is known.
 uint64_t memory_available_bytes(void);
 
-// Returns all memory of the machine, or what a limit of the control group or of the address space allows; UINT64_MAX if neither is known.
+// Returns all memory of the machine, or what a limit of the control group allows; UINT64_MAX if neither is known.
 uint64_t memory_total_bytes(void);
 
 // Logs the plan as MEMORY-PLAN (process_mib, fixed_mib, start_mib, page_kib, pool_mib, then `parts`, a line of key=value).

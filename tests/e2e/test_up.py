@@ -129,7 +129,7 @@ MOST = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') * 6 // 10}"  
     (["--compute", "q"], 2, '--compute is "q"'), (["--admission", "greedy", "--spacing", "8"], 2, "--spacing 8 with --admission greedy"),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
-    (["--kv-memory", MOST, "--kv-workers", "2"], 3, "KV pages are asked for"), (["--kv-memory", MOST, "--local-pool", MOST], 3, "KV pages are asked for"),
+    (["--kv-memory", MOST, "--kv-workers", "2"], 3, "KV pages are asked for"), (["--kv-memory", MOST, "--kv-workers", "1", "--local-pool", MOST, "--device", "cpu"], 3, "KV pages are asked for"),
     (["--kv-memory", "900T"], 3, "MiB of KV pages are asked for"), (["--local-pool", "900T"], 3, "MiB of KV pages are asked for"),
     (["--batch-dir", "/nothing/batches"], 2, "--batch-dir /nothing/batches: No such file"), (["--trace", "/nothing/trace"], 2, "/nothing/trace: No such file"),
     (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),

@@ -405,7 +405,10 @@ static int watch(struct up *up)
         struct child *hopeless = supervise_wait(&up->supervisor, ready ? 1000 : PROBE_MS);
         if (hopeless) {
             char line[1024];
-            supervise_last_line(&up->supervisor, hopeless, line, sizeof line);
+            if (hopeless->exit_status > 128)
+                snprintf(line, sizeof line, "signal %d killed it (9: often for memory)", hopeless->exit_status - 128);
+            else
+                supervise_last_line(&up->supervisor, hopeless, line, sizeof line);
             fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
             return hopeless->exit_status <= EXIT_CODE_MODEL ? hopeless->exit_status : EXIT_CODE_INTERNAL;
         }

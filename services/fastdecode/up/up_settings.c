@@ -218,12 +218,13 @@ static enum status check_places(struct up_settings *s, struct error *error)
     enum status status = check_kv_has_a_place(s, pool_bytes, error);
     if (!status)
         status = fix_kind_of_place(s, pool_bytes, error);
-    const uint64_t here = strncmp(s->device, "cuda", 4) ? pool_bytes : 0, total = memory_total_bytes();
-    if (!status && s->kv_workers && s->kv_memory > (total - MIN(here, total)) / s->kv_workers)
+    const uint64_t pools = strcmp(s->device, "cpu") ? 0 : s->s_parts; // a device may have the others
+    const double asked = (double)s->kv_memory * s->kv_workers + (double)pool_bytes * (double)pools;
+    if (!status && asked > (double)memory_total_bytes())
         status =
             error_set(error, STATUS_RESOURCE_EXHAUSTED,
                       "%.0f MiB of KV pages are asked for (--kv-memory of %u workers, --local-pool), there are %.0f MiB of memory",
-                      ((double)s->kv_memory * s->kv_workers + (double)here) / 1048576, s->kv_workers, (double)total / 1048576);
+                      asked / 1048576, s->kv_workers, (double)memory_total_bytes() / 1048576);
     return status;
 }
 

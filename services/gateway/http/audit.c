@@ -27,6 +27,19 @@ struct audit {
 
 static int open_file(const char *path) { return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600); }
 
+// Returns whether a file's last line has no end.
+static bool is_torn(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    char last = '\n';
+
+    if (fd >= 0 && lseek(fd, -1, SEEK_END) >= 0)
+        (void)!read(fd, &last, 1);
+    if (fd >= 0)
+        close(fd);
+    return last != '\n';
+}
+
 enum status audit_open(const char *path, struct audit **out, struct error *error)
 {
     struct audit *audit = calloc(1, sizeof *audit);
@@ -43,6 +56,7 @@ enum status audit_open(const char *path, struct audit **out, struct error *error
         free(audit);
         return status;
     }
+    audit->torn = is_torn(path);
     pthread_mutex_init(&audit->lock, NULL);
     *out = audit;
     return STATUS_OK;
@@ -89,6 +103,7 @@ void audit_reopen(struct audit *audit)
     } else {
         close(audit->fd);
         audit->fd = fd;
+        audit->torn = is_torn(audit->path);
     }
     pthread_mutex_unlock(&audit->lock);
 }
