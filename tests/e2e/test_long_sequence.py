@@ -77,7 +77,7 @@ def test_what_is_too_long_for_all_together(start_mesh):
     mesh = start_mesh(*options("1M"))
     stream, = run_all(mesh.url, [REQUEST])
     assert "needs more KV memory than there is" in stream.error and "--kv-memory" in stream.error
-    assert re.search(r'API-FAILED request=\S+ status=500 why="[^"]*needs more KV memory than there is', mesh.log("gateway")), mesh.log("gateway")
+    assert re.search(r'API-FAILED request=\S+ status=500 why="[^"]*needs more KV memory than there is', mesh.logs()), mesh.logs()
     short = body(words(40, 3), 8)
     run_whole(mesh.url, [short])
 

@@ -160,7 +160,7 @@ struct mesh {
 
 // --- state --------------------------------------------------------------------------------------------------------
 static const struct mesh_state no_scheduler = {
-    .reason = "the scheduler does not answer (MESH-DOWN in this gateway's log says why)"};
+    .reason = "the scheduler does not answer (MESH-DOWN or PEER-UNREACHABLE in this gateway's log says why)"};
 
 void mesh_state(struct mesh *mesh, struct mesh_state *out)
 {
@@ -231,6 +231,7 @@ static void on_state(void *user, struct rpc_message *message)
         log_warn("MESH-STATE-BAD", "peer=%s", rpc_channel_address(mesh->channel));
         return;
     }
+    mesh->losses = (struct repeat){0};
     state.ready = told->ready;
     snprintf(state.reason, sizeof state.reason, "%s", told->reason ? told->reason : "");
     state.running = told->running;
