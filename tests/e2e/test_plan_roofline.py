@@ -147,13 +147,17 @@ def test_what_70_b_fits(weights, gpu, fits):
     assert fits or "for weights and activations" in said.stderr
 
 
+# Prompts of eight times the answers and more: few are read at once, and they meet at a worker now and then.
+PROMPTS_ABOVE_ALL = {("qwen3-32b", 4000, 500): 1.25, ("opt-30b", 512, 32): 1.25}
+
+
 @pytest.mark.full
 @each
 def test_the_scheduler_agrees(question):
     """The scheduling core on the same machines, with all requests waiting from the start."""
     planned = answered("plan", question, "--local-pool", "none", "--no-simulate")["tokens_per_second"]
     simulated = answered("sim", question, "--backlog", "--requests", max(8 * question[5], 100))["tokens_per_second"]
-    most = 1.25 if question[7] >= 8 * question[8] else 1.18  # few prompts are read at once there, and they meet at a worker now and then
+    most = PROMPTS_ABOVE_ALL.get((question[0], *question[7:]), 1.18)
     assert 0.82 < planned / simulated < most, f"{planned:.1f} planned, {simulated:.1f} simulated"
 
 
@@ -172,4 +176,4 @@ def test_the_scheduler_agrees_about_pipelines(pipeline):
     planned = fastdecode("plan", *mesh, *(("--local-pool", "none") if workers else ()), "--no-simulate", "--ignore-capacity", timeout=60)
     simulated = fastdecode("sim", *mesh, "--backlog", "--requests", 24 * batch, timeout=300)
     ratio = json.loads(planned.stdout)["tokens_per_second"] / json.loads(simulated.stdout)["tokens_per_second"]
-    assert 0.85 < ratio < 1.2, ratio
+    assert 0.85 < ratio < 1.18, ratio
