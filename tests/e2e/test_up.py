@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +39,20 @@ def test_port_in_use(folder):
         done = up(folder, "--port", str(port))
     assert done.returncode == 3  # the environment
     assert f"gateway cannot start: gateway: cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+def test_a_service_that_is_killed_at_each_start(folder):
+    """As for memory: `up` ends after three attempts and says so, and not with a line of the log, which is of something else."""
+    for name in os.listdir(os.path.join(BUILD, "bin")):
+        (folder / name).symlink_to(os.path.join(BUILD, "bin", name))
+    (folder / "fastdecode").unlink()
+    shutil.copy(PROGRAM, folder)
+    (folder / "gateway").unlink()
+    (folder / "gateway").write_text("#!/bin/sh\nkill -9 $$\n")
+    (folder / "gateway").chmod(0o755)
+    done = run([folder / "fastdecode", "up", "--model", tiny(), "--run-dir", folder / "run", "--port", "0", *SMALL])
+    assert done.returncode == 1 and "gateway cannot start: signal 9 killed it" in done.stderr, done
+    assert done.stderr.count("CHILD-DIED name=gateway") == 3, done
 
 
 def test_a_port_that_another_mesh_has(folder, mesh):

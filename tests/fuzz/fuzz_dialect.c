@@ -39,8 +39,8 @@ static void tell(struct dialect_run *run, const uint8_t *data, size_t size, bool
     else
         dialect_fail_stream(run, &error, &out);
     assert_always(!out.failed && out.bytes > 0);
-    if (!stream) {                                                                  // the answer is JSON whatever the model wrote
-        json_t *answer = json_text_read(out.data, out.bytes, JSON_ALLOW_NUL, NULL); // Jansson itself knows no integer of 60 digits
+    if (!stream) { // the answer is JSON whatever the model wrote, and what it echoes of the request: an integer of 60 digits, too
+        json_t *answer = json_text_read(out.data, out.bytes, JSON_ALLOW_NUL, NULL);
         assert_always(json_is_object(answer));
         json_decref(answer);
     }

@@ -149,12 +149,21 @@ static void take_string(const struct http_reply *reply, const char *name, char *
     snprintf(out, out_bytes, "%.*s", (int)strcspn(found + strlen(key), "\""), found + strlen(key));
 }
 
+static struct http_reply create_batch(const char *file)
+{
+    char create[256];
+
+    snprintf(create, sizeof create, "{\"input_file_id\":\"%s\",\"endpoint\":\"" COMPLETION "\",\"completion_window\":\"24h\"}",
+             file);
+    return http_call(at, "POST", "/v1/batches", "", create);
+}
+
 static uint32_t last_tokens_more; // in the next batch
 
 // A batch of so many lines, each with a prompt of 1 to 5 tokens. The name of the batch is written to id.
 static void start_batch(uint32_t lines, uint32_t max_tokens, char id[64])
 {
-    char *body = malloc(lines * 256 + 1024), file[64], create[256];
+    char *body = malloc(lines * 256 + 1024), file[64];
     struct http_reply reply;
     size_t length = (size_t)sprintf(body, "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
                                           "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n");
@@ -169,9 +178,7 @@ static void start_batch(uint32_t lines, uint32_t max_tokens, char id[64])
     assert_int_equal(http_status(&reply), 200);
     take_string(&reply, "id", file, sizeof file);
     http_free(&reply);
-    snprintf(create, sizeof create, "{\"input_file_id\":\"%s\",\"endpoint\":\"" COMPLETION "\",\"completion_window\":\"24h\"}",
-             file);
-    reply = http_call(at, "POST", "/v1/batches", "", create);
+    reply = create_batch(file);
     assert_int_equal(http_status(&reply), 200);
     take_string(&reply, "id", id, 64);
     http_free(&reply);
@@ -485,6 +492,32 @@ static void test_full_disk(void **state)
     }
 }
 
+// A batch that cannot be created is refused, counted and logged.
+static void test_a_database_without_room_for_a_batch(void **state)
+{
+    struct http_reply reply;
+    char id[64], file[64];
+
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(1, 1, id);
+    wait_status(id, "completed");
+    reply = look(id);
+    take_string(&reply, "input_file_id", file, sizeof file);
+    http_free(&reply);
+    reply = http_call(at, "GET", "/metrics", "", "");
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"batch_database\"} 0\n"));
+    http_free(&reply);
+    const uint32_t said = atomic_load(&store_lines);
+    atomic_store(&disk, DISK_FULL_FOR_DATABASE);
+    reply = create_batch(file);
+    assert_int_equal(http_status(&reply), 507);
+    http_free(&reply);
+    reply = http_call(at, "GET", "/metrics", "", "");
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"batch_database\"} 1\n"));
+    http_free(&reply);
+    assert_int_equal(atomic_load(&store_lines), said + 1);
+}
+
 // How far a batch is cannot be saved, which is tried again each second and said now and then.
 static void test_failures_of_the_database(void **state)
 {
@@ -585,6 +618,7 @@ int main(int argc, char **argv)
         CASE(test_cancel_that_is_not_seen),
         CASE(test_uploads_of_one_key),
         CASE(test_full_disk),
+        CASE(test_a_database_without_room_for_a_batch),
         CASE(test_failures_of_the_database),
         CASE(test_slow_uploads),
     };

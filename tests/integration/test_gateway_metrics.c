@@ -104,7 +104,9 @@ static void test_a_torn_line_spoils_no_other(void **state)
     struct gateway *opened;
     struct error error;
 
-    close(mkstemp(path));
+    FILE *file = fdopen(mkstemp(path), "w");
+    fputs("torn", file); // before this start
+    fclose(file);
     signal(SIGXFSZ, SIG_IGN);
     config.audit_file = path;
     assert_int_equal(gateway_open(&config, &opened, &error), STATUS_OK);
@@ -119,8 +121,9 @@ static void test_a_torn_line_spoils_no_other(void **state)
         setrlimit(RLIMIT_FSIZE, &usual);
     }
     gateway_close(opened);
-    FILE *file = fopen(path, "r");
+    file = fopen(path, "r");
     assert_int_equal(fread(text, 1, 20, file), 20);
+    assert_memory_equal(text, "torn\n{", 6);
     while (fgets(text, sizeof text, file) && text[0] == '\n') {}
     assert_int_equal(text[0], '{');
     assert_non_null(strstr(text, "}\n"));

@@ -28,7 +28,7 @@ struct child {
     pid_t pid;                                // 0: not running
     uint64_t started_us, restart_at_us;
     uint32_t backoff_ms;
-    uint32_t failed_starts; // in a row: exits with an error soon after a start
+    uint32_t failed_starts; // in a row: ends soon after a start, with an error or by a signal
     bool incomplete;        // out of memory for an argument: it cannot be started
     bool stopping, done;    // done: ended after stopping
     int exit_status;        // as a shell shows it: code, or 128 + signal
