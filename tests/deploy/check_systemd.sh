@@ -33,7 +33,7 @@ rm -rf "$state/stage" "$tree/usr/lib/fastdecode/bin/libfastdecode-cuda.so"
 install -D -m 644 "$model" "$tree/var/lib/fastdecode/models/model.gguf"
 mkdir -p "$tree/var/log/journal"
 : >"$tree/etc/machine-id"
-cp tests/deploy/in_systemd.sh "$tree/root/"
+cp tests/deploy/in_systemd.sh "$tree/opt/"
 tar -C "$tree" -c . | podman import -q --change 'CMD ["/sbin/init"]' --change 'STOPSIGNAL SIGRTMIN+3' --change 'ENV container=podman' - \
     localhost/systemd >/dev/null
 rm -rf "$tree"
@@ -41,9 +41,9 @@ podman run -d --name fd --hostname fdhost --systemd=always --cap-add=SYS_ADMIN,S
     --ulimit nofile="$(ulimit -Hn):$(ulimit -Hn)" --ulimit nproc=8192:8192 localhost/systemd >/dev/null
 await 30 "systemd" podman exec fd systemctl is-active multi-user.target
 # The reboot at its end ends the shell, too.
-podman exec fd bash /root/in_systemd.sh first || [ "$(podman inspect -f '{{.State.Status}}' fd)" != running ] || die "see above"
+podman exec fd bash /opt/in_systemd.sh first || [ "$(podman inspect -f '{{.State.Status}}' fd)" != running ] || die "see above"
 # shellcheck disable=SC2016
 await 90 "the end of the container" eval '[ "$(podman inspect -f "{{.State.Status}}" fd)" = exited ]'
 podman start fd >/dev/null
 await 30 "systemd" podman exec fd systemctl is-active multi-user.target
-podman exec fd bash /root/in_systemd.sh second || die "see above"
+podman exec fd bash /opt/in_systemd.sh second || die "see above"

@@ -24,16 +24,16 @@ ask() { # WHAT
     echo "ok: $1"
 }
 stream() {
-    curl -sSN -m 120 $url/v1/completions -d '{"prompt":"Once","max_tokens":1000,"ignore_eos":true,"stream":true}' >/root/stream 2>&1 &
+    curl -sSN -m 120 $url/v1/completions -d '{"prompt":"Once","max_tokens":1000,"ignore_eos":true,"stream":true}' >/opt/stream 2>&1 &
     for _ in $(seq 100); do
-        grep -q text /root/stream && return
+        grep -q text /opt/stream && return
         sleep 0.1
     done
     die "no stream"
 }
 whole() { # WHAT
     wait
-    grep -q DONE /root/stream || die "the stream was cut off: $1"
+    grep -q DONE /opt/stream || die "the stream was cut off: $1"
     echo "ok: $1"
 }
 kills() { # UNIT
@@ -51,13 +51,13 @@ setting() { # SERVICE NAME VALUE
     echo "$2 = $3" >>"$settings/$1.conf"
 }
 gives_up() { # SERVICE NAME VALUE EXIT-CODE REASON
-    cp "$settings/$1.conf" /root/save
+    cp "$settings/$1.conf" /opt/save
     setting "$1" "$2" "$3"
     systemctl restart "fastdecode-$1"
     until_is "fastdecode-$1" SubState failed
     [ "$(property "fastdecode-$1" ExecMainStatus) $(property "fastdecode-$1" NRestarts)" = "$4 0" ] || die "$1 with $2 = $3"
     systemctl status "fastdecode-$1" --no-pager -l | grep -q -e "$5" || die "no reason: $2 = $3"
-    cat /root/save >"$settings/$1.conf"
+    cat /opt/save >"$settings/$1.conf"
     systemctl restart "fastdecode-$1"
 }
 retries() { # UNIT
@@ -71,7 +71,7 @@ retries() { # UNIT
 
 first() {
     systemd-sysusers
-    cd /root || exit 1
+    cd /opt || exit 1
     systemctl start fastdecode
     ask "up"
     kills fastdecode

@@ -220,11 +220,12 @@ static enum status check_places(struct up_settings *s, struct error *error)
         status = fix_kind_of_place(s, pool_bytes, error);
     const uint64_t pools = strcmp(s->device, "cpu") ? 0 : s->s_parts; // a device may have the others
     const double asked = (double)s->kv_memory * s->kv_workers + (double)pool_bytes * (double)pools;
-    if (!status && asked > (double)memory_total_bytes())
+    const double total = (double)memory_total_bytes();
+    if (!status && asked > total)
         status =
             error_set(error, STATUS_RESOURCE_EXHAUSTED,
                       "%.0f MiB of KV pages are asked for (--kv-memory of %u workers, --local-pool), there are %.0f MiB of memory",
-                      asked / 1048576, s->kv_workers, (double)memory_total_bytes() / 1048576);
+                      asked / 1048576, s->kv_workers, total / 1048576);
     return status;
 }
 
