@@ -296,12 +296,14 @@ static double level_of(const struct sched *s, uint32_t batch)
     return places < 2 ? NAN : (load + link) / speed;
 }
 
-// Lists sequences of a cell that may go, newest first; returns how many.
+// Lists sequences of a cell that may go, the newest and the oldest by turns, so that there are small and large ones; returns how many.
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
-    uint32_t count = 0;
-    for (uint32_t slot = s->places.of[cell->place].holders.tail; slot != NONE && count < TUNE_BALANCE_LISTED;
-         slot = s->cold[slot].place.prev) {
+    const struct sched_place *place = &s->places.of[cell->place];
+    uint32_t count = 0, ends[2] = {place->holders.tail, place->holders.head};
+    for (uint32_t seen = 0; seen < place->count && count < TUNE_BALANCE_LISTED; seen++) {
+        const uint32_t slot = ends[seen % 2];
+        ends[seen % 2] = seen % 2 ? s->cold[slot].place.next : s->cold[slot].place.prev;
         if (s->seqs[slot].class == sched_leading_class(s) && s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved &&
             sched_handover_allowed(s, slot))
             slots[count++] = slot;

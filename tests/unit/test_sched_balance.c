@@ -137,6 +137,27 @@ static void workers_take_as_long_as_each_other(void **state)
     }
 }
 
+// Of 256 sequences of a mini-batch at a worker the newest 64 have lived for a tenth of the context that it has too much.
+static void workers_with_many_sequences_are_even_too(void **state)
+{
+    enum { BATCH = 1024, MEAN = 256 };
+    struct seen seen = {.workers = 2, .full = BATCH * 4 / 10};
+    struct sim_config config = mixed(BATCH, &seen);
+    is_a_figure();
+    for (int i = 0; i < REQUESTS; i++) {
+        const double life = 1 - log(1 - uniform()) * MEAN;
+        requests[i] =
+            (struct sim_request){.prompt_tokens = 1, .generated_tokens = (uint32_t)MIN(life, 4 * MEAN), .max_new_tokens = 4 * MEAN};
+    }
+    config.place_count = 2;
+    config.noise_sigma = 0;
+    struct sim_result r = sim_of(&config);
+    double mean = seen.largest_sum / (double)seen.windows;
+    printf("B %u, 2 workers: largest / mean %.3f over %d steps, at most %.3f; %.0f tokens/s; %llu handed over\n", BATCH, mean,
+           WINDOW, seen.largest_max, r.tokens_per_second, (unsigned long long)r.moved);
+    assert_true(mean < 1.03 && seen.largest_max < 1.08);
+}
+
 enum { LIMIT = 400, LIVES = 14 /* requests over B: so that the queue outlasts what is looked at */ };
 
 // The load of the slow worker and the mean load of the others: before it is slow, and step by step afterwards.
@@ -350,6 +371,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_take_as_long_as_each_other),
+        cmocka_unit_test(workers_with_many_sequences_are_even_too),
         cmocka_unit_test(prompts_of_mini_batches_are_read_at_different_workers),
         cmocka_unit_test(noise_moves_little),
         cmocka_unit_test(noise_costs_little_among_few),
