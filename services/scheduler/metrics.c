@@ -21,6 +21,37 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
     }
 }
 
+// Numbers of the last heartbeats: a worker's, or those of all stages of the s-part together.
+struct heard {
+    uint64_t busy_us, kv_bytes_read, pages_peak, streamed_bytes, streamed_segments;
+};
+
+static void heard_add(struct heard *heard, const struct member *member)
+{
+    heard->busy_us += member->last.busy_us;
+    heard->kv_bytes_read += member->last.kv_bytes_read;
+    heard->pages_peak = MAX(heard->pages_peak, member->last.pages_peak); // a page is one in each of the stages' pools
+    heard->streamed_bytes += member->last.streamed_bytes;
+    heard->streamed_segments += member->last.streamed_segments;
+}
+
+static struct heard heard_of_s_part(const struct s_part *s_part)
+{
+    struct heard heard = {0};
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
+        heard_add(&heard, s_part->stages[i].member);
+    return heard;
+}
+
+static struct heard heard_of_place(const struct scheduler *scheduler, const struct place *place)
+{
+    struct heard heard = {0};
+    if (place->kind == SCHED_LOCAL_POOL)
+        return heard_of_s_part(&scheduler->s_part);
+    heard_add(&heard, place->member);
+    return heard;
+}
+
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
     static const char *const kinds[][3] = {
@@ -43,6 +74,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         for (uint32_t i = 0; i < scheduler->places.count; i++) {
             const struct place *place = &scheduler->places.of[i];
             const struct member *member = place->member;
+            const struct heard heard = heard_of_place(scheduler, place);
             struct sched_place_info info;
             sched_get_place(scheduler->core.sched, i, &info);
             uint64_t load = 0;
@@ -57,9 +89,9 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      info.sequences,
                                      (double)load,
                                      info.token_us / 1e6,
-                                     (double)member->last.busy_us / 1e6,
-                                     (double)member->last.kv_bytes_read,
-                                     (double)member->last.pages_peak};
+                                     (double)heard.busy_us / 1e6,
+                                     (double)heard.kv_bytes_read,
+                                     (double)heard.pages_peak};
             text_format(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
                         values[g]);
         }
@@ -122,6 +154,8 @@ static uint32_t stage_count(const struct scheduler *scheduler)
 // Adds what this service counts.
 static void add_service(struct text *text, const struct scheduler *scheduler)
 {
+    const struct heard heard = heard_of_s_part(&scheduler->s_part);
+
     one(text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->sequences.generated_tokens);
     one(text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->sequences.prompt_tokens);
     one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->sequences.finished);
@@ -133,9 +167,8 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "spart_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->flights.s_part_wait_us / 1e6);
     one(text, "weights_read_bytes_total", "counter", "weights read from disk, or copied to a GPU, for steps",
-        (double)scheduler->s_part.member.last.streamed_bytes);
-    one(text, "weights_read_segments_total", "counter", "pieces that those were",
-        (double)scheduler->s_part.member.last.streamed_segments);
+        (double)heard.streamed_bytes);
+    one(text, "weights_read_segments_total", "counter", "pieces that those were", (double)heard.streamed_segments);
     one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
         (double)scheduler->core.busy_ns / 1e9);
 }

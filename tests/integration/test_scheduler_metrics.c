@@ -90,6 +90,27 @@ static void what_a_heartbeat_says_is_in_the_metrics(void **state)
     mesh_close();
 }
 
+static void the_stages_of_a_pipeline_are_added_up(void **state)
+{
+    mesh_open_usual();
+    for (uint32_t i = 0; i < 3; i++) {
+        Fastdecode__HeartbeatRequest *last = &scheduler->s_part.stages[i].member->last;
+        last->busy_us = 1000000u << i;
+        last->kv_bytes_read = 100u << i;
+        last->pages_peak = i == 1 ? 30 : 20;
+        last->streamed_bytes = 1000u << i;
+        last->streamed_segments = 10u << i;
+    }
+    char *text = ask_for_metrics();
+    assert_non_null(strstr(text, "\nfastdecode_place_busy_seconds_total{place=\"local\"} 7\n"));
+    assert_non_null(strstr(text, "\nfastdecode_kv_read_bytes_total{place=\"local\"} 700\n"));
+    assert_non_null(strstr(text, "\nfastdecode_kv_pages_peak{place=\"local\"} 30\n"));
+    assert_non_null(strstr(text, "\nfastdecode_weights_read_bytes_total 7000\n"));
+    assert_non_null(strstr(text, "\nfastdecode_weights_read_segments_total 70\n"));
+    free(text);
+    mesh_close();
+}
+
 static void names_that_are_no_labels_are_refused(void **state)
 {
     static const char *const names[] = {"a b", "a\"b", "a\nb", "a\\b", "a{b", "\xC3\xA4", "a/b", "a:b"};
@@ -141,6 +162,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(many_places_are_all_in_the_metrics),
         cmocka_unit_test(a_new_name_takes_the_place_of_one_that_is_long_gone),
         cmocka_unit_test(what_a_heartbeat_says_is_in_the_metrics),
+        cmocka_unit_test(the_stages_of_a_pipeline_are_added_up),
         cmocka_unit_test(names_that_are_no_labels_are_refused),
         cmocka_unit_test(each_class_has_its_queue_and_metrics),
     };

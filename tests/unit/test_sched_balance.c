@@ -137,7 +137,7 @@ static void workers_take_as_long_as_each_other(void **state)
     }
 }
 
-// Of 256 sequences of a mini-batch at a worker the newest 64 have lived for a tenth of the context that it has too much.
+// The newest 64 of a mini-batch's 256 sequences at a worker have lived for a tenth of the context that it has too much.
 static void workers_with_many_sequences_are_even_too(void **state)
 {
     enum { BATCH = 1024, MEAN = 256 };
