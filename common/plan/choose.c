@@ -250,6 +250,20 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
         ceil(r->tokens_per_second / best.tokens_per_second));
 }
 
+// Returns the rate of a mesh of so many workers and stages, at a batch or, where none was asked for, at one that suits it; 0: it does not fit.
+static double rate_with(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t stages)
+{
+    struct plan_request r = *request;
+    struct plan plan, anew;
+
+    r.workers = workers;
+    r.stages = stages;
+    plan_predict(&r, batch, workers, 0, &plan);
+    const double rate = plan_fits(&r, &plan) ? plan.tokens_per_second : 0;
+    const bool chosen = r.batch == 0 && r.tokens_per_second == 0;
+    return chosen && near_most(&r, &anew) ? MAX(rate, anew.tokens_per_second) : rate;
+}
+
 void plan_one_more(const struct plan_request *request, const struct plan *plan, struct plan_more *out)
 {
     struct plan_request r = *request;
@@ -257,24 +271,19 @@ void plan_one_more(const struct plan_request *request, const struct plan *plan, 
     struct plan more;
 
     *out = (struct plan_more){0};
-    r.stages = plan->stages;
-    if (plan->workers) {
-        plan_predict(&r, plan->batch, plan->workers + 1, 0, &more);
-        out->worker = plan_fits(&r, &more) ? more.tokens_per_second : 0;
-    }
+    if (plan->workers)
+        out->worker = rate_with(&r, plan->batch, plan->workers + 1, plan->stages);
     if (plan->workers || plan->stages > 1) {
         r.link = &link;
         link.link_gb_per_second *= 2;
-        plan_predict(&r, plan->batch, plan->workers, 0, &more);
-        out->link = plan_fits(&r, &more) ? more.tokens_per_second : 0;
+        out->link = rate_with(&r, plan->batch, plan->workers, plan->stages);
         r.link = request->link;
     }
+    if (plan->stages < MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers))
+        out->s_part = rate_with(&r, plan->batch, plan->workers, plan->stages + 1);
+    r.stages = plan->stages;
     plan_predict(&r, 2 * plan->batch, plan->workers, 0, &more);
     out->batch = plan_fits(&r, &more) ? more.tokens_per_second : 0;
-    if (++r.stages > MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers))
-        return;
-    plan_predict(&r, plan->batch, plan->workers, 0, &more);
-    out->s_part = plan_fits(&r, &more) ? more.tokens_per_second : 0;
 }
 
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity)

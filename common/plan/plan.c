@@ -18,6 +18,7 @@ enum {
     TILE_ROWS = 8,
     STEP_TARGET_US = 16000,
     STRETCH = 2,
+    WAITING_STRETCH = 4,
     MINI_BATCHES_MOST = 3
 }; // the scheduling core's defaults
 
@@ -240,49 +241,111 @@ static struct sched_round round_of(const struct plan_request *r, const struct la
         .away_answer_us = layers * (longer->s_part_us - s_part_us + MAX(longer->pool_us, longer->r_part_us + longer->link_us))};
 }
 
-// Returns how many rows of a prompt a step has beside its decode rows: as many as the scheduling core's target for its time allows, at most
-// CHUNK_ROWS. step_us: without them; more_us: what CHUNK_ROWS of them add.
-static double chunk_rows(const struct plan_request *r, double step_us, double more_us)
+// Steps of a mini-batch with prompts: those without a chunk of one, and those with, whose prompt has its KV at a worker or in the S-part's memory.
+struct prompt_steps {
+    struct step_rows usual, with[2];
+    struct layer_times light; // of the usual steps
+    double light_us;          // their round
+    double decode;            // sequences of the mini-batch that decode, in the mean
+    double per_row[2];        // steps with a chunk for each of their rows
+};
+
+static void set_decode(struct step_rows *rows, double decode)
 {
-    const double allowed_us = MAX(STEP_TARGET_US, STRETCH * step_us) - step_us;
-    return r->chunk_tokens ? r->chunk_tokens : MIN(MAX(CHUNK_ROWS * allowed_us / MAX(more_us, 1e-9), TILE_ROWS), CHUNK_ROWS);
+    rows->decode_local *= decode / rows->decode;
+    rows->decode = decode;
 }
 
-// Adds prompts to a round whose steps have none. A chunk of a prompt is in as many steps as its rows are needed, and each of them makes its
-// round longer; if every round has several, they wait for their answers at the same time. *times becomes the mean over steps. Returns
-// the mean round.
-static double add_prompts(const struct plan_request *r, const struct cost_s_part *s, uint32_t batch, uint32_t workers, uint32_t m,
-                          double tail_us, const struct step_rows *usual, struct layer_times *times)
+static void measure_light(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m, double tail_us,
+                          struct prompt_steps *p)
 {
-    const struct layer_times light = *times;
-    const struct sched_round round = round_of(r, &light, &light, 1, 1, tail_us);
-    const double light_us = sched_round_us(&round, m), needed = batch * prefill_rows_each(r);
-    double mean_us = light_us;
+    p->light = time_layer(r, s, workers, &p->usual);
+    const struct sched_round round = round_of(r, &p->light, &p->light, 1, 1, tail_us);
+    p->light_us = sched_round_us(&round, m);
+}
+
+// Chooses the chunks of steps whose decode rows are known: as many rows as the scheduling core's target for a step's time allows, at most CHUNK_ROWS.
+// The target is longer while more sequences are in prefill than decode.
+static void choose_chunks(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m, double tail_us,
+                          double sequences, struct prompt_steps *p)
+{
+    const double decode = p->usual.decode, share_local = p->usual.decode_local / decode;
+    const double stretch = STRETCH * MIN(MAX((sequences - decode) / decode, 1), WAITING_STRETCH);
+
+    measure_light(r, s, workers, m, tail_us, p);
+    for (int local = 0; local < 2; local++) {
+        struct step_rows *rows = &p->with[local];
+        *rows = p->usual;
+        rows->prefill = CHUNK_ROWS;
+        rows->prefill_local = local * (double)CHUNK_ROWS;
+        const struct layer_times heavy = time_layer(r, s, workers, rows);
+        const struct sched_round longer = round_of(r, &p->light, &heavy, 1.0 / m, 1, tail_us);
+        const double more_us = MAX(sched_round_us(&longer, m) - p->light_us, 1e-9);
+        if (r->chunk_tokens)
+            rows->prefill = r->chunk_tokens;
+        else if (sequences > 1) // else nobody waits for a step
+            rows->prefill = CHUNK_ROWS * (MAX(STEP_TARGET_US, stretch * p->light_us) - p->light_us) / more_us;
+        rows->prefill = MIN(MAX(rows->prefill, TILE_ROWS), r->chunk_tokens ? r->chunk_tokens : CHUNK_ROWS);
+        rows->prefill_local = local * rows->prefill;
+        p->per_row[local] = (local ? share_local : 1 - share_local) * prefill_rows_each(r) / rows->prefill;
+    }
+}
+
+// Finds the steps of a mini-batch of so many sequences. One in prefill has no decode row, so as many decode, d, as have their prompts come as fast
+// as their answers go. If each decode row needs x steps with a chunk,
+//
+//     d = b / (1 + x)  while not every step has a chunk, x·d <= 1;  else each has one, and d = 1 / x
+static struct prompt_steps find_prompt_steps(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers,
+                                             uint32_t m, double tail_us, double sequences, const struct step_rows *usual)
+{
+    enum { TURNS = 6 }; // fewer decode rows have shorter steps, and these other chunks
+    struct prompt_steps p = {.usual = *usual};
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        choose_chunks(r, s, workers, m, tail_us, sequences, &p);
+        const double x = p.per_row[0] + p.per_row[1];
+        p.decode = MIN(sequences / (1 + x), 1 / x);
+        if (x * sequences < 1 + x)
+            break;
+        set_decode(&p.usual, turn + 1 < TURNS ? sqrt(p.usual.decode * p.decode) : p.decode); // halfway, or it goes to and fro
+    }
+    measure_light(r, s, workers, m, tail_us, &p);
+    for (int local = 0; local < 2; local++)
+        set_decode(&p.with[local], MIN(p.usual.decode, MAX(sequences - 1, 0)));
+    return p;
+}
+
+// Rounds of which some steps have a chunk of a prompt.
+struct prompt_rounds {
+    struct layer_times mean; // over steps
+    double tokens, us;       // of a round, in the mean
+};
+
+// Adds prompts to rounds. A step with a chunk makes its round longer; if a round has several, they wait for their answers at the same time.
+static struct prompt_rounds add_prompts(const struct plan_request *r, const struct cost_s_part *s, uint32_t batch, uint32_t workers,
+                                        uint32_t m, double tail_us, const struct step_rows *usual)
+{
+    const struct prompt_steps p = find_prompt_steps(r, s, workers, m, tail_us, (double)batch / m, usual);
+    const struct layer_times *light = &p.light;
+    struct prompt_rounds out = {.mean = p.light, .tokens = m * p.decode, .us = p.light_us};
 
     for (int local = 0; local < 2; local++) {
-        const double share_local = usual->decode_local / usual->decode, share = local ? share_local : 1 - share_local;
-        struct step_rows rows = {.decode = usual->decode,
-                                 .decode_local = usual->decode_local,
-                                 .prefill = CHUNK_ROWS,
-                                 .prefill_local = local * (double)CHUNK_ROWS};
-        if (share <= 0)
+        const double steps = p.per_row[local] * p.decode, chunks = m * steps, at_once = MAX(chunks, 1); // in a step; in a round
+        if (steps <= 0)
             continue;
-        struct layer_times heavy = time_layer(r, s, workers, &rows);
-        struct sched_round longer = round_of(r, &light, &heavy, 1.0 / m, 1, tail_us);
-        rows.prefill = chunk_rows(r, light_us, sched_round_us(&longer, m) - light_us);
-        rows.prefill_local = local * rows.prefill;
-        heavy = time_layer(r, s, workers, &rows);
-        const double chunks = share * needed / rows.prefill, steps = chunks / m; // in a round; in a step
-        const double at_once = MIN(MAX(chunks, 1), m), apart = chunks_apart(r, workers, at_once);
-        longer = round_of(r, &light, &heavy, at_once / m, apart, tail_us);
-        mean_us += chunks / at_once * (sched_round_us(&longer, m) - light_us);
-        times->s_part_us += steps * (heavy.s_part_us - light.s_part_us);
-        times->pool_us += steps * (heavy.pool_us - light.pool_us);
-        times->r_part_us += steps / apart * (heavy.r_part_us - light.r_part_us);
-        times->link_us += steps * (heavy.link_us - light.link_us);
-        times->bytes_us += steps * (heavy.bytes_us - light.bytes_us);
+        const struct layer_times heavy = time_layer(r, s, workers, &p.with[local]);
+        const double apart = chunks_apart(r, workers, at_once);
+        const struct sched_round longer = round_of(r, light, &heavy, at_once / m, apart, tail_us);
+        out.us += chunks / at_once * (sched_round_us(&longer, m) - p.light_us);
+        out.mean.s_part_us += steps * (heavy.s_part_us - light->s_part_us);
+        out.mean.pool_us += steps * (heavy.pool_us - light->pool_us);
+        out.mean.r_part_us += steps / apart * (heavy.r_part_us - light->r_part_us);
+        out.mean.link_us += steps * (heavy.link_us - light->link_us);
+        out.mean.bytes_us += steps * (heavy.bytes_us - light->bytes_us);
     }
-    return mean_us;
+    const struct sched_round mean = round_of(r, &out.mean, &out.mean, 1, 1, tail_us);
+    out.us = MAX(out.us, m * MAX(mean.s_part_us + mean.here_us, mean.away_us)); // nobody does more than it can
+    return out;
 }
 
 // Returns what crosses the S-part's link in a step of step_us, both ways.
@@ -332,7 +395,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     const uint32_t here = pool_sequences_of(r, batch, workers);
     const struct step_rows rows = {.decode = decode, .decode_local = workers ? (double)here / m : 0};
     struct cost_s_part s;
-    double step_us;
+    double step_us, tokens = batch; // in a step
 
     plan_s_part(r, &s);
     struct layer_times times = time_layer(r, &s, workers, &rows);
@@ -342,7 +405,10 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     struct sched_round round = round_of(r, &times, &times, 1, 1, tail_us);
     step_us = sched_round_us(&round, m);
     if (!r->s_part->model.name && prefill_rows_each(r) > 0) {
-        step_us = add_prompts(r, &s, batch, workers, m, tail_us, &rows, &times);
+        const struct prompt_rounds rounds = add_prompts(r, &s, batch, workers, m, tail_us, &rows);
+        times = rounds.mean;
+        step_us = rounds.us;
+        tokens = rounds.tokens;
         round = round_of(r, &times, &times, 1, 1, tail_us);
     }
     *out = (struct plan){.batch = batch,
@@ -351,7 +417,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
                          .stages = 1,
                          .pool_sequences = here,
                          .bound_by = bound_of(&round, m, times.r_part_us, times.link_us),
-                         .tokens_per_second = batch / (step_us / US),
+                         .tokens_per_second = tokens / (step_us / US),
                          .step_ms = step_us / 1e3,
                          .s_part_layer_us = times.s_part_us,
                          .r_part_layer_us = times.r_part_us,
@@ -360,7 +426,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
                          .head_us = head_us,
                          .s_part_busy = MIN(m * (layers * (times.s_part_us + times.pool_us) + tail_us) / step_us, 1),
                          .r_part_busy = MIN(m * layers * times.r_part_us / step_us, 1),
-                         .network_gbit_per_second = workers ? network_gbit(r, batch - here, step_us) : 0};
+                         .network_gbit_per_second = workers ? network_gbit(r, tokens * (batch - here) / batch, step_us) : 0};
 }
 
 // Activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
@@ -630,7 +696,7 @@ double plan_answers_share(const struct plan_request *request, const struct plan 
     r.without_prompts = true;
     r.stages = plan->stages;
     plan_predict(&r, plan->batch, plan->workers, plan->mini_batches / MAX(plan->stages, 1u), &alone);
-    return MIN(alone.step_ms / plan->step_ms, 1);
+    return MIN(plan->tokens_per_second / alone.tokens_per_second, 1);
 }
 
 // The pool that is fastest beside workers: none, or shares of what is left or needed.
@@ -674,7 +740,7 @@ void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers
     predict(r, batch, workers, MAX(mini_batches, 1u), out);
     for (uint32_t m = 2; mini_batches == 0 && m <= MIN(sched_mini_batches_most(stages, waits) / stages, batch); m++) {
         predict(r, batch, workers, m, &more);
-        if (more.step_ms < out->step_ms)
+        if (more.tokens_per_second > out->tokens_per_second)
             *out = more;
     }
     add_memory_and_price(r, out);

@@ -163,7 +163,7 @@ double plan_answers_share(const struct plan_request *request, const struct plan 
 // Returns whether the S-part can attend to KV of the request's type: a GPU has f16 alone.
 bool plan_pool_computes(const struct plan_request *request);
 
-// Says what more of each would give to a plan.
+// Says what more of each would give to a plan: at its batch or, where the batch was the plan's choice, at one that suits the larger mesh.
 void plan_one_more(const struct plan_request *request, const struct plan *plan, struct plan_more *out);
 
 // Finds the batch of most tokens a second within memory and latency_ms, whatever the request's batch. false: there is none.

@@ -195,7 +195,8 @@ static enum status read_config(const char *path, const json_t *root, uint32_t ty
     *out = (struct plan_shape){.layers = config_u32(&c, "num_hidden_layers", NULL, COUNT_MAX),
                                .hidden = config_u32(&c, "hidden_size", NULL, WIDTH_MAX),
                                .heads = config_u32(&c, "num_attention_heads", NULL, COUNT_MAX),
-                               .vocab = config_u32(&c, "vocab_size", NULL, VOCAB_MAX)};
+                               .vocab = config_u32(&c, "vocab_size", NULL, VOCAB_MAX),
+                               .context_tokens = config_u32_or(&c, "max_position_embeddings", VOCAB_MAX, 0)};
     out->kv_heads = MAX(config_u32_or(&c, "num_key_value_heads", COUNT_MAX, out->heads), 1u);
     const bool ties = config_is_of(&c, "gemma") || config_is_of(&c, "opt") || config_is_of(&c, "smollm3") ||
                       config_is_of(&c, "starcoder2");
@@ -298,6 +299,7 @@ enum status shape_read(const char *path, struct plan_shape *out, struct error *e
                                .head_dim = s->head_dim,
                                .ffn = s->ffn * MAX(s->experts_used, 1u),
                                .vocab = s->vocab,
+                               .context_tokens = s->context_length,
                                .experts = s->experts,
                                .experts_used = s->experts_used,
                                .window = s->window};

@@ -40,6 +40,7 @@ struct plan_shape {
     uint32_t latent, latent_value;                     // values of a token's vector, and those that are its value; 0: K and V
     uint64_t layer_values, expert_values, head_values; // a layer's mean; of these, the experts'; the output matrix
     uint32_t experts, experts_used;                    // in a layer; by a row. 0: none
+    uint32_t context_tokens;                           // that the model is made for; 0: not said
     uint32_t window, windowed_layers;                  // layers in which a row reads at most `window` tokens of its context
     struct plan_weights in[SHAPE_MEMORIES];
     bool quantized;         // most bytes are of a quantized type

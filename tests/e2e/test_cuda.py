@@ -328,7 +328,7 @@ def test_a_device_is_measured_for_the_planner(tmp_path):
     assert found["name"] == "emulated device" and found["memory"] == "1012M" and found["measured_model"] == "tiny.gguf"
     assert all(float(found[key]) > 0 for key in ("memory_gb_per_second", "f16_tflops", "attend_token_us", "attend_pair_us"))
     assert "int8_tops" not in found and "a kernel that only reads" in text
-    planned = fastdecode("plan", "--json", "--model", model, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 2,
+    planned = fastdecode("plan", "--json", "--model", model, "--gpu", path, "--worker", "epyc-7452", "--gen", 64, "--batch", 8, "--workers", 2,
                          "--local-pool", "1M")
     assert planned.returncode == 0 and json.loads(planned.stdout)["hybrid_gain_bound"] > 1, planned.stderr
     said = fastdecode("plan", "--measure", "--device", "cuda", env=dict(os.environ, **device(FD_EMULATE_DEVICE_BYTES=str(16 << 20))))

@@ -104,7 +104,7 @@ def test_sizes_are_those_of_the_gguf_file():
     said, planned = [], []
     for model in (folder_of("mxfp4"), gguf_of("mxfp4", "BF16")):
         said.append(fastdecode("model", model, check=True).stdout)
-        plan = fastdecode("plan", "--hardware-dir", HARDWARE, "--model", model, "--gpu", "cpu", "--worker", "epyc-7452", "--json", check=True)
+        plan = fastdecode("plan", "--hardware-dir", HARDWARE, "--model", model, "--gen", 64, "--gpu", "cpu", "--worker", "epyc-7452", "--json", check=True)
         planned.append({key: value for key, value in json.loads(plan.stdout).items() if key not in ("model", "shape")})
     assert "MXFP4, 12 tensors                      306.0 KiB            313344 B" in said[0] and "MXFP4, 12 tensors" in said[1]
     assert "experts        8, each row goes through 4" in said[0]

@@ -159,28 +159,41 @@ static void prompts_cost_rows_and_pairs(void **state)
 
     r.prompt_tokens = 62; // two prefill rows a decode row, 31.5 tokens of context each
     plan_predict(&r, 8, 2, 2, &plan);
-    // 16 rows a round of two, in chunks of 512: one chunk in 32 rounds, so that a step has it in one of 64. It attends at one worker.
-    const double light_us = 4 * 20 + 45, pairs_us = 31.5 * 4 * 128 / 1e5, share = 1 / 64.0;
-    const double s_part_us = 4 * 2 * 516 + 45, away_us = 4 * (2 * 78 * 0.0512 + 512 * pairs_us + 10 + 516 * 2.048);
-    assert_near(plan.s_part_layer_us, 20 + share * (2 * 516 - 20));
+    // Each decode row needs 2 / 512 of a chunk, so of four sequences 1 / 257 of each is in prefill. The chunk attends at one worker.
+    const double light_us = 4 * 20 + 45, pairs_us = 31.5 * 4 * 128 / 1e5, share = 4 / 257.0;
+    const double s_part_us = 4 * 2 * 515 + 45, away_us = 4 * (2 * 78 * 0.0512 + 512 * pairs_us + 10 + 515 * 2.048);
+    assert_near(plan.s_part_layer_us, 20 + share * (2 * 515 - 20));
     assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + share * 512 * pairs_us);
-    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + share * 512 * 2.048);
-    assert_near(plan.step_ms, (2 * light_us + 16 / 512.0 * (s_part_us + away_us - 2 * light_us)) / 1e3);
-    assert_near(plan.network_gbit_per_second, 24 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
-    r.chunk_tokens = 8; // two chunks a round, which wait at the same time, each at a worker of its own
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + share * 511 * 2.048);
+    assert_near(plan.step_ms, (2 * light_us + 2 * share * (s_part_us + away_us - 2 * light_us)) / 1e3);
+    assert_near(plan.tokens_per_second, 8 * 256 / 257.0 / plan.step_ms * 1e3);
+    assert_near(plan.network_gbit_per_second, plan.tokens_per_second * 3 * 4 * 2048 * 8 / 1e9);
+    r.chunk_tokens = 8; // 1.6 chunks a round, which wait at the same time, each at a worker of its own
     plan_predict(&r, 8, 2, 2, &plan);
-    double chunk_us = MAX(2 * (4 * 24 + 45), 4 * (24 + 2 * 78 * 0.0512 + 8 * pairs_us + 10 + 12 * 2.048) + 45);
+    double chunk_us = MAX(2 * (4 * (0.2 * 20 + 0.8 * 22) + 45), 4 * (22 + 2 * 78 * 0.0512 + 8 * pairs_us + 10 + 11 * 2.048) + 45);
     assert_near(plan.step_ms, chunk_us / 1e3);
+    assert_near(plan.tokens_per_second, 2 * 3.2 / chunk_us * 1e6);
     assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + 8 * pairs_us / 2);
+    r.chunk_tokens = 2; // each step has one, and feeds one sequence that decodes
+    plan_predict(&r, 8, 2, 2, &plan);
+    chunk_us = MAX(2 * light_us, 4 * (20 + 78 * 0.0512 + 2 * pairs_us + 10 + 3 * 2.048) + 45);
+    assert_near(plan.step_ms, chunk_us / 1e3);
+    assert_near(plan.tokens_per_second, 2 / chunk_us * 1e6);
     r.chunk_tokens = 16;
     plan_predict(&r, 8, 0, 1, &plan); // without workers they attend at the S-part
-    assert_near(plan.s_part_layer_us, 48);
-    assert_near(plan.r_part_layer_us, 8 * (62 + 16) * 0.01024 + 16 * 31.5 * 4 * 128 / 1e6);
+    const double usual_us = 8 * (62 + 16) * 0.01024, heavy_us = 7 * (62 + 16) * 0.01024 + 16 * 31.5 * 4 * 128 / 1e6;
+    assert_near(plan.s_part_layer_us, 20 + 8 / 9.0 * (2 * 23 - 20));
+    assert_near(plan.r_part_layer_us, usual_us + 8 / 9.0 * (heavy_us - usual_us));
     r.pool_bytes = 4 * 4 * 512 * (62 + 16 + 8); // and half here, half there
     plan_predict(&r, 8, 2, 1, &plan);
     assert_int_equal(plan.pool_sequences, 4);
-    assert_near(plan.pool_layer_us, 4 * 78 * 0.01024 + 0.5 * 16 * 31.5 * 4 * 128 / 1e6);
-    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 0.5 * 16 * 2.048);
+    assert_near(plan.pool_layer_us, usual_us / 2 + 4 / 9.0 * (16 * 31.5 * 4 * 128 / 1e6 - 2 * 0.5 * 78 * 0.01024));
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 4 / 9.0 * (16 - 2 * 0.5) * 2.048);
+    r.pool_bytes = 0;
+    r.chunk_tokens = 0;
+    plan_predict(&r, 1, 0, 1, &plan); // a single sequence has no row beside its chunks
+    const double row_us = 4 * (20 + 78 * 0.01024) + 45, chunk_alone_us = 4 * (1024 + 512 * 31.5 * 4 * 128 / 1e6) + 45;
+    assert_near(plan.tokens_per_second, 1e6 / (row_us + 2 / 512.0 * chunk_alone_us));
 }
 
 // Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows.

@@ -275,8 +275,8 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     printf("  bound by               %10s\n", plan_bound_name(plan->bound_by));
     printf("  tokens a second        %10.0f\n", plan->tokens_per_second);
     printf("  step                   %10.1f ms between two tokens of a sequence\n", plan->step_ms);
-    printf("  a request              %10.1f s for its %u tokens\n", plan->step_ms * s->request.generated_tokens / 1e3,
-           s->request.generated_tokens);
+    printf("  a request              %10.1f s for its prompt and its %u tokens\n",
+           plan->batch / plan->tokens_per_second * s->request.generated_tokens, s->request.generated_tokens);
     if (s->requests)
         printf("  in all                 %10.1f hours for %llu requests\n",
                plan_hours(&s->request, s->requests, plan->tokens_per_second), (unsigned long long)s->requests);
