@@ -5,7 +5,8 @@
 //
 //     W = B·(p + (S + F)/2)          (also what the workers' memory must hold, plus half a page a sequence)
 //
-// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where their KV lies. With b = B/M decode
+// A sequence that decodes has one row in each step; for each of these, prompts take p/S prefill rows, which attend where their KV lies. One in
+// prefill has no other row: of the B/M sequences of a mini-batch b decode, as many as the prompts' rows feed (find_prompt_steps()). With b decode
 // rows and c prefill rows of one prompt in one of M mini-batches, in one layer
 //
 //     T   = max(layer_bytes / bandwidth, 2·values·(b + c) / operations) + layer_us                        S-part, or what was measured
@@ -13,7 +14,8 @@
 //     X   = round trip + q, k, v and o of b + c rows / the S-part's link                                  link
 //
 // Most steps have no prefill rows, and some a chunk of them: c = 512 or as many as keep a step within twice its time, as the scheduling core
-// has it. A round without prompts is made longer by each of its B·p/S/c chunks (add_prompts()). If a model was measured (hardware.h), prompts
+// has it; within up to four times that while more sequences are in prefill than decode. A round without prompts is made longer by each of its
+// M·b·p/S/c chunks (add_prompts()), and no part does more than it can in the mean round. If a model was measured (hardware.h), prompts
 // take steps of their own, whose time is the S-part's. R includes what an exchange occupies the worker for, besides bytes
 // (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (step_time.h):
 //
@@ -24,7 +26,7 @@
 // the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
-// sequence, and tokens_per_second = B / step.
+// sequence that decodes, and tokens_per_second = M·b / step.
 //
 // With pool_bytes and workers both hold KV: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
 // attends for its own, A = their KV bytes / its bandwidth, while the workers attend for theirs: T + max(A, R + X) with one mini-batch.
