@@ -246,6 +246,7 @@ struct prompt_steps {
     struct step_rows usual, with[2];
     struct layer_times light; // of the usual steps
     double light_us;          // their round
+    double tail_us;           // what each step takes besides its layers
     double decode;            // sequences of the mini-batch that decode, in the mean
     double per_row[2];        // steps with a chunk for each of their rows
 };
@@ -256,60 +257,63 @@ static void set_decode(struct step_rows *rows, double decode)
     rows->decode = decode;
 }
 
-static void measure_light(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m, double tail_us,
-                          struct prompt_steps *p)
-{
-    p->light = time_layer(r, s, workers, &p->usual);
-    const struct sched_round round = round_of(r, &p->light, &p->light, 1, 1, tail_us);
-    p->light_us = sched_round_us(&round, m);
-}
-
-// Chooses the chunks of steps whose decode rows are known: as many rows as the scheduling core's target for a step's time allows, at most CHUNK_ROWS.
-// The target is longer while more sequences are in prefill than decode.
-static void choose_chunks(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m, double tail_us,
-                          double sequences, struct prompt_steps *p)
+// Chooses the chunks of steps whose usual rows are known: as many rows as the scheduling core's target for a step's time allows, at most CHUNK_ROWS.
+// The target is longer while more sequences are in prefill than decode. Returns how many steps with a chunk a decode row needs.
+static double choose_chunks(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m,
+                            double sequences, struct prompt_steps *p)
 {
     const double decode = p->usual.decode, share_local = p->usual.decode_local / decode;
     const double stretch = STRETCH * MIN(MAX((sequences - decode) / decode, 1), WAITING_STRETCH);
 
-    measure_light(r, s, workers, m, tail_us, p);
+    p->light = time_layer(r, s, workers, &p->usual);
+    p->tail_us = cost_curve_at(&s->head, decode) + step_rest_us(r, decode);
+    const struct sched_round round = round_of(r, &p->light, &p->light, 1, 1, p->tail_us);
+    p->light_us = sched_round_us(&round, m);
     for (int local = 0; local < 2; local++) {
         struct step_rows *rows = &p->with[local];
         *rows = p->usual;
         rows->prefill = CHUNK_ROWS;
         rows->prefill_local = local * (double)CHUNK_ROWS;
         const struct layer_times heavy = time_layer(r, s, workers, rows);
-        const struct sched_round longer = round_of(r, &p->light, &heavy, 1.0 / m, 1, tail_us);
+        const struct sched_round longer = round_of(r, &p->light, &heavy, 1.0 / m, 1, p->tail_us);
         const double more_us = MAX(sched_round_us(&longer, m) - p->light_us, 1e-9);
         if (r->chunk_tokens)
             rows->prefill = r->chunk_tokens;
         else if (sequences > 1) // else nobody waits for a step
-            rows->prefill = CHUNK_ROWS * (MAX(STEP_TARGET_US, stretch * p->light_us) - p->light_us) / more_us;
-        rows->prefill = MIN(MAX(rows->prefill, TILE_ROWS), r->chunk_tokens ? r->chunk_tokens : CHUNK_ROWS);
+            rows->prefill =
+                MIN(MAX(CHUNK_ROWS * (MAX(STEP_TARGET_US, stretch * p->light_us) - p->light_us) / more_us, TILE_ROWS), CHUNK_ROWS);
         rows->prefill_local = local * rows->prefill;
         p->per_row[local] = (local ? share_local : 1 - share_local) * prefill_rows_each(r) / rows->prefill;
     }
+    return p->per_row[0] + p->per_row[1];
 }
 
 // Finds the steps of a mini-batch of so many sequences. One in prefill has no decode row, so as many decode, d, as have their prompts come as fast
 // as their answers go. If each decode row needs x steps with a chunk,
 //
 //     d = b / (1 + x)  while not every step has a chunk, x·d <= 1;  else each has one, and d = 1 / x
+//
+// Fewer decode rows have shorter steps, and these other chunks: in the second case d is where the chunks beside d rows feed d, by halving.
 static struct prompt_steps find_prompt_steps(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers,
-                                             uint32_t m, double tail_us, double sequences, const struct step_rows *usual)
+                                             uint32_t m, double sequences, const struct step_rows *usual)
 {
-    enum { TURNS = 6 }; // fewer decode rows have shorter steps, and these other chunks
+    enum { HALVINGS = 16 };
     struct prompt_steps p = {.usual = *usual};
+    double x = choose_chunks(r, s, workers, m, sequences, &p);
 
-    for (int turn = 0; turn < TURNS; turn++) {
-        choose_chunks(r, s, workers, m, tail_us, sequences, &p);
-        const double x = p.per_row[0] + p.per_row[1];
-        p.decode = MIN(sequences / (1 + x), 1 / x);
-        if (x * sequences < 1 + x)
-            break;
-        set_decode(&p.usual, turn + 1 < TURNS ? sqrt(p.usual.decode * p.decode) : p.decode); // halfway, or it goes to and fro
+    p.decode = sequences / (1 + x);
+    if (x * p.decode > 1) {
+        double high = sequences, least = r->chunk_tokens ? r->chunk_tokens : TILE_ROWS;
+        p.decode = MIN(least / prefill_rows_each(r), high); // the smallest chunks feed as many
+        for (int i = 0; i < HALVINGS; i++) {
+            const double middle = sqrt(p.decode * high);
+            set_decode(&p.usual, middle);
+            x = choose_chunks(r, s, workers, m, sequences, &p);
+            *(x * middle <= 1 ? &p.decode : &high) = middle;
+        }
+        set_decode(&p.usual, p.decode);
+        (void)choose_chunks(r, s, workers, m, sequences, &p);
     }
-    measure_light(r, s, workers, m, tail_us, &p);
     for (int local = 0; local < 2; local++)
         set_decode(&p.with[local], MIN(p.usual.decode, MAX(sequences - 1, 0)));
     return p;
@@ -319,32 +323,41 @@ static struct prompt_steps find_prompt_steps(const struct plan_request *r, const
 struct prompt_rounds {
     struct layer_times mean; // over steps
     double tokens, us;       // of a round, in the mean
+    double between_us;       // the rounds that a sequence that decodes sees, in the mean
+    double tail_us;
 };
 
 // Adds prompts to rounds. A step with a chunk makes its round longer; if a round has several, they wait for their answers at the same time.
 static struct prompt_rounds add_prompts(const struct plan_request *r, const struct cost_s_part *s, uint32_t batch, uint32_t workers,
-                                        uint32_t m, double tail_us, const struct step_rows *usual)
+                                        uint32_t m, const struct step_rows *usual)
 {
-    const struct prompt_steps p = find_prompt_steps(r, s, workers, m, tail_us, (double)batch / m, usual);
+    const struct prompt_steps p = find_prompt_steps(r, s, workers, m, (double)batch / m, usual);
     const struct layer_times *light = &p.light;
-    struct prompt_rounds out = {.mean = p.light, .tokens = m * p.decode, .us = p.light_us};
+    struct prompt_rounds out = {.mean = p.light, .tokens = m * p.decode, .us = p.light_us, .tail_us = p.tail_us};
+    double seen = m * p.usual.decode, seen_us = seen * p.light_us; // rows of a round, each with its round's time
 
     for (int local = 0; local < 2; local++) {
         const double steps = p.per_row[local] * p.decode, chunks = m * steps, at_once = MAX(chunks, 1); // in a step; in a round
         if (steps <= 0)
             continue;
         const struct layer_times heavy = time_layer(r, s, workers, &p.with[local]);
-        const double apart = chunks_apart(r, workers, at_once);
-        const struct sched_round longer = round_of(r, light, &heavy, at_once / m, apart, tail_us);
-        out.us += chunks / at_once * (sched_round_us(&longer, m) - p.light_us);
+        const double apart = chunks_apart(r, workers, at_once), rounds = chunks / at_once,
+                     missing = at_once * (p.usual.decode - p.with[local].decode);
+        const struct sched_round longer = round_of(r, light, &heavy, at_once / m, apart, p.tail_us);
+        const double longer_us = sched_round_us(&longer, m);
+        out.us += rounds * (longer_us - p.light_us);
+        seen_us += rounds * (m * p.usual.decode * (longer_us - p.light_us) - missing * longer_us);
+        seen -= rounds * missing;
         out.mean.s_part_us += steps * (heavy.s_part_us - light->s_part_us);
         out.mean.pool_us += steps * (heavy.pool_us - light->pool_us);
         out.mean.r_part_us += steps / apart * (heavy.r_part_us - light->r_part_us);
         out.mean.link_us += steps * (heavy.link_us - light->link_us);
         out.mean.bytes_us += steps * (heavy.bytes_us - light->bytes_us);
     }
-    const struct sched_round mean = round_of(r, &out.mean, &out.mean, 1, 1, tail_us);
-    out.us = MAX(out.us, m * MAX(mean.s_part_us + mean.here_us, mean.away_us)); // nobody does more than it can
+    const struct sched_round mean = round_of(r, &out.mean, &out.mean, 1, 1, p.tail_us);
+    const double least_us = m * MAX(mean.s_part_us + mean.here_us, mean.away_us); // nobody does more than it can
+    out.between_us = MAX(seen_us / seen, 0) * MAX(least_us / out.us, 1);
+    out.us = MAX(out.us, least_us);
     return out;
 }
 
@@ -395,19 +408,21 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     const uint32_t here = pool_sequences_of(r, batch, workers);
     const struct step_rows rows = {.decode = decode, .decode_local = workers ? (double)here / m : 0};
     struct cost_s_part s;
-    double step_us, tokens = batch; // in a step
+    double step_us, between_us, tokens = batch; // in a step
 
     plan_s_part(r, &s);
     struct layer_times times = time_layer(r, &s, workers, &rows);
-    const double head_us = cost_curve_at(&s.head, decode), tail_us = head_us + step_rest_us(r, decode);
+    double tail_us = cost_curve_at(&s.head, decode) + step_rest_us(r, decode);
     if (r->s_part->model.name) // prompts take steps of their own, and their time is the S-part's
         times.s_part_us += decode * prefill_rows_each(r) * prefill_row_us(r, &s, decode, workers, times.r_part_us) / s.layers;
     struct sched_round round = round_of(r, &times, &times, 1, 1, tail_us);
-    step_us = sched_round_us(&round, m);
+    step_us = between_us = sched_round_us(&round, m);
     if (!r->s_part->model.name && prefill_rows_each(r) > 0) {
-        const struct prompt_rounds rounds = add_prompts(r, &s, batch, workers, m, tail_us, &rows);
+        const struct prompt_rounds rounds = add_prompts(r, &s, batch, workers, m, &rows);
         times = rounds.mean;
         step_us = rounds.us;
+        between_us = rounds.between_us;
+        tail_us = rounds.tail_us;
         tokens = rounds.tokens;
         round = round_of(r, &times, &times, 1, 1, tail_us);
     }
@@ -418,12 +433,12 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
                          .pool_sequences = here,
                          .bound_by = bound_of(&round, m, times.r_part_us, times.link_us),
                          .tokens_per_second = tokens / (step_us / US),
-                         .step_ms = step_us / 1e3,
+                         .step_ms = between_us / 1e3,
                          .s_part_layer_us = times.s_part_us,
                          .r_part_layer_us = times.r_part_us,
                          .link_layer_us = times.link_us,
                          .pool_layer_us = times.pool_us,
-                         .head_us = head_us,
+                         .head_us = cost_curve_at(&s.head, tokens / m),
                          .s_part_busy = MIN(m * (layers * (times.s_part_us + times.pool_us) + tail_us) / step_us, 1),
                          .r_part_busy = MIN(m * layers * times.r_part_us / step_us, 1),
                          .network_gbit_per_second = workers ? network_gbit(r, tokens * (batch - here) / batch, step_us) : 0};

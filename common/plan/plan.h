@@ -26,7 +26,7 @@
 // the mesh may choose (sched_mini_batches_most()) is taken. More of them hide latency, not work: a third gives little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
-// sequence that decodes, and tokens_per_second = M·b / step.
+// sequence that decodes: steps count by their decode rows. tokens_per_second = M·b / the mean step, and M·b = B where a model was measured.
 //
 // With pool_bytes and workers both hold KV: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
 // attends for its own, A = their KV bytes / its bandwidth, while the workers attend for theirs: T + max(A, R + X) with one mini-batch.
@@ -159,7 +159,7 @@ void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t w
 // targets cannot be met. *error says by how much, and what would do.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
 
-// Returns the share of a step that generated tokens take, from 0 to 1; the rest is for prompts.
+// Returns the rate as a share of that without prompts, from 0 to 1; the rest of the time is for prompts.
 double plan_answers_share(const struct plan_request *request, const struct plan *plan);
 
 // Returns whether the S-part can attend to KV of the request's type: a GPU has f16 alone.

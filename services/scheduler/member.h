@@ -15,6 +15,11 @@ struct scheduler;
 
 enum { NAME_BYTES = 64, ADDRESS_BYTES = 128 };
 
+// Counts of a process since its start, from its heartbeats.
+struct member_counts {
+    uint64_t busy_us, kv_bytes_read, streamed_bytes, streamed_segments;
+};
+
 struct member {
     struct scheduler *scheduler;
     struct place *place; // the place with its pages; all stages of an s-part have the local pool
@@ -32,5 +37,13 @@ struct member {
     uint64_t turned_us;          // when compute_turns last changed in its heartbeats, likewise
     Fastdecode__HeartbeatRequest last; // only its numbers are valid
 };
+
+static inline void member_add_counts(struct member_counts *counts, const struct member *member)
+{
+    counts->busy_us += member->last.busy_us;
+    counts->kv_bytes_read += member->last.kv_bytes_read;
+    counts->streamed_bytes += member->last.streamed_bytes;
+    counts->streamed_segments += member->last.streamed_segments;
+}
 
 #endif

@@ -21,34 +21,34 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
     }
 }
 
-// Numbers of the last heartbeats: a worker's, or those of all stages of the s-part together.
+// Numbers that heartbeats bring of a worker, or of all stages of the s-part together.
 struct heard {
-    uint64_t busy_us, kv_bytes_read, pages_peak, streamed_bytes, streamed_segments;
+    struct member_counts counts;
+    uint64_t pages_peak;
 };
-
-static void heard_add(struct heard *heard, const struct member *member)
-{
-    heard->busy_us += member->last.busy_us;
-    heard->kv_bytes_read += member->last.kv_bytes_read;
-    heard->pages_peak = MAX(heard->pages_peak, member->last.pages_peak); // a page is one in each of the stages' pools
-    heard->streamed_bytes += member->last.streamed_bytes;
-    heard->streamed_segments += member->last.streamed_segments;
-}
 
 static struct heard heard_of_s_part(const struct s_part *s_part)
 {
     struct heard heard = {0};
-    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
-        heard_add(&heard, s_part->stages[i].member);
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
+        const struct stage *stage = &s_part->stages[i];
+        heard.counts.busy_us += stage->earlier.busy_us;
+        heard.counts.kv_bytes_read += stage->earlier.kv_bytes_read;
+        heard.counts.streamed_bytes += stage->earlier.streamed_bytes;
+        heard.counts.streamed_segments += stage->earlier.streamed_segments;
+        member_add_counts(&heard.counts, stage->member);
+        if (stage->member->registered) // a page is one in each of the stages' pools
+            heard.pages_peak = MAX(heard.pages_peak, stage->member->last.pages_peak);
+    }
     return heard;
 }
 
 static struct heard heard_of_place(const struct scheduler *scheduler, const struct place *place)
 {
-    struct heard heard = {0};
+    struct heard heard = {.pages_peak = place->member->last.pages_peak};
     if (place->kind == SCHED_LOCAL_POOL)
         return heard_of_s_part(&scheduler->s_part);
-    heard_add(&heard, place->member);
+    member_add_counts(&heard.counts, place->member);
     return heard;
 }
 
@@ -64,7 +64,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         {"place_sequences", "gauge", "sequences that hold pages there"},
         {"place_load_tokens", "gauge", "context tokens that steps of all mini-batches read there"},
         {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
-        {"place_busy_seconds_total", "counter", "time in attention (the s-part: in segments)"},
+        {"place_busy_seconds_total", "counter", "time in attention (local: in segments, all stages together)"},
         {"kv_read_bytes_total", "counter", "bytes of K and V that attention has read"},
         {"kv_pages_peak", "gauge", "the most pages that were in use at once, as the place counts them"},
     };
@@ -89,8 +89,8 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      info.sequences,
                                      (double)load,
                                      info.token_us / 1e6,
-                                     (double)heard.busy_us / 1e6,
-                                     (double)heard.kv_bytes_read,
+                                     (double)heard.counts.busy_us / 1e6,
+                                     (double)heard.counts.kv_bytes_read,
                                      (double)heard.pages_peak};
             text_format(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
                         values[g]);
@@ -167,8 +167,8 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "spart_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->flights.s_part_wait_us / 1e6);
     one(text, "weights_read_bytes_total", "counter", "weights read from disk, or copied to a GPU, for steps",
-        (double)heard.streamed_bytes);
-    one(text, "weights_read_segments_total", "counter", "pieces that those were", (double)heard.streamed_segments);
+        (double)heard.counts.streamed_bytes);
+    one(text, "weights_read_segments_total", "counter", "pieces that those were", (double)heard.counts.streamed_segments);
     one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
         (double)scheduler->core.busy_ns / 1e9);
 }

@@ -254,8 +254,10 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
     struct scheduler *scheduler = member->scheduler;
     struct stage *stage = stage_of(member);
 
-    if (member->incarnation != request->incarnation)
+    if (member->incarnation != request->incarnation) {
         scheduler->s_part.forget.count = scheduler->s_part.forget.asked = 0; // it knows none of them
+        member_add_counts(&stage->earlier, member);
+    }
     forget_others(&scheduler->s_part, stage, request);
     stage->first_layer = request->first_layer;
     stage->layer_count = layers_of(request);

@@ -45,9 +45,10 @@ struct stage {
     struct member later;
     uint32_t first_layer, layer_count; // count 0: the entry was never used. Ranges of registered stages do not overlap
     struct stage_offer offer;
-    bool asked;                  // a Join call to it is under way: join_call
-    bool joined;                 // it has answered the Join of this term
-    struct rpc_handle join_call; // if `asked`
+    struct member_counts earlier; // of the processes before this one: a sum over stages never falls
+    bool asked;                   // a Join call to it is under way: join_call
+    bool joined;                  // it has answered the Join of this term
+    struct rpc_handle join_call;  // if `asked`
     // Sums over steps. rows: of steps; the times are those that replies name.
     uint64_t rows, s_part_us, r_part_us, idle_us[SCHED_BUBBLES];
 };

@@ -95,6 +95,7 @@ static void the_stages_of_a_pipeline_are_added_up(void **state)
     mesh_open_usual();
     for (uint32_t i = 0; i < 3; i++) {
         Fastdecode__HeartbeatRequest *last = &scheduler->s_part.stages[i].member->last;
+        scheduler->s_part.stages[i].member->registered = true;
         last->busy_us = 1000000u << i;
         last->kv_bytes_read = 100u << i;
         last->pages_peak = i == 1 ? 30 : 20;

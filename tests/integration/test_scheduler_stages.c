@@ -297,8 +297,13 @@ static void one_that_is_started_again_takes_its_place_at_once(void **state)
     start(2, played[1].incarnation + 1);
     assert_refused(say(2, &second), "b (inproc://test-stage-1), which is alive"); // a second one of that name, elsewhere
     second.address = addresses[1];
+    member->last.streamed_bytes = 4711;
     assert_int_equal(say(2, &second).newest, 0);
     assert_int_equal(member->incarnation, played[2].incarnation);
+    assert_int_equal(scheduler->s_part.stages[1].earlier.streamed_bytes, 4711);
+    member->last.streamed_bytes = 7; // a process that registers twice counts on
+    assert_int_equal(say(2, &second).newest, 0);
+    assert_int_equal(scheduler->s_part.stages[1].earlier.streamed_bytes, 4711);
     second.was_registered = true;
     assert_int_equal(say(1, &second).newest, played[2].incarnation);
     members_down(member, "the test says so");

@@ -165,8 +165,9 @@ static void prompts_cost_rows_and_pairs(void **state)
     assert_near(plan.s_part_layer_us, 20 + share * (2 * 515 - 20));
     assert_near(plan.r_part_layer_us, 2 * 78 * 0.0512 + share * 512 * pairs_us);
     assert_near(plan.link_layer_us, 10 + 4 * 2.048 + share * 511 * 2.048);
-    assert_near(plan.step_ms, (2 * light_us + 2 * share * (s_part_us + away_us - 2 * light_us)) / 1e3);
-    assert_near(plan.tokens_per_second, 8 * 256 / 257.0 / plan.step_ms * 1e3);
+    const double chunk_rounds = 2 * share, long_us = s_part_us + away_us; // rounds with a chunk, beside which seven decode
+    assert_near(plan.tokens_per_second, 8 * 256 / 257.0 / (2 * light_us + chunk_rounds * (long_us - 2 * light_us)) * 1e6);
+    assert_near(plan.step_ms, ((1 - chunk_rounds) * 8 * 2 * light_us + chunk_rounds * 7 * long_us) / (8 - chunk_rounds) / 1e3);
     assert_near(plan.network_gbit_per_second, plan.tokens_per_second * 3 * 4 * 2048 * 8 / 1e9);
     r.chunk_tokens = 8; // 1.6 chunks a round, which wait at the same time, each at a worker of its own
     plan_predict(&r, 8, 2, 2, &plan);
@@ -194,6 +195,7 @@ static void prompts_cost_rows_and_pairs(void **state)
     plan_predict(&r, 1, 0, 1, &plan); // a single sequence has no row beside its chunks
     const double row_us = 4 * (20 + 78 * 0.01024) + 45, chunk_alone_us = 4 * (1024 + 512 * 31.5 * 4 * 128 / 1e6) + 45;
     assert_near(plan.tokens_per_second, 1e6 / (row_us + 2 / 512.0 * chunk_alone_us));
+    assert_near(plan.step_ms, row_us / 1e3);
 }
 
 // Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows.

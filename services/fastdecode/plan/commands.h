@@ -76,6 +76,9 @@ struct described {
 // Blocks on the disk. An error names the option and what is accepted.
 MUST_CHECK enum status described_read(struct described *described, struct plan_request *request, struct error *error);
 
+// Refuses a sequence of so many tokens that the described model is not made for, unless --hypothetical is given.
+MUST_CHECK enum status described_check_context(const struct described *described, uint64_t tokens, struct error *error);
+
 // Returns an object that names what was described: model, gpu, worker, worker_nodes (the first of each), link, kv_type.
 json_t *described_json(const struct described *described);
 

@@ -75,9 +75,8 @@ static enum status check_gpu(const struct hardware *gpu, const struct plan_shape
     return STATUS_OK;
 }
 
-static enum status check_runs(const struct described *d, const struct plan_request *request, struct error *error)
+static enum status check_runs(const struct described *d, struct error *error)
 {
-    const uint64_t tokens = (uint64_t)request->prompt_tokens + request->generated_tokens;
     enum status status = STATUS_OK;
     char why[160];
 
@@ -89,17 +88,23 @@ static enum status check_runs(const struct described *d, const struct plan_reque
     }
     if (d->shape.latent)
         return refuse_run(d->shape.name, "this release has no latent attention", error);
-    if (d->shape.context_tokens && tokens > d->shape.context_tokens) {
-        snprintf(why, sizeof why, "its context is %u tokens, and --prompt and --gen are %llu", d->shape.context_tokens,
-                 (unsigned long long)tokens);
-        return refuse_run(d->shape.name, why, error);
-    }
     for (uint32_t i = 0; i < d->worker_count; i++)
         if (hardware_is_gpu(&d->workers[i]))
             return refuse_run(d->workers[i].name, "a KV worker computes on a CPU (--worker epyc-9554)", error);
     for (uint32_t i = 0; i < d->s_part_count && !status; i++)
         status = hardware_is_gpu(&d->s_parts[i]) ? check_gpu(&d->s_parts[i], &d->shape, error) : STATUS_OK;
     return status;
+}
+
+enum status described_check_context(const struct described *d, uint64_t tokens, struct error *error)
+{
+    char why[160];
+
+    if (d->hypothetical || !d->shape.context_tokens || tokens <= d->shape.context_tokens)
+        return STATUS_OK;
+    snprintf(why, sizeof why, "its context is %u tokens, and a sequence has %llu", d->shape.context_tokens,
+             (unsigned long long)tokens);
+    return refuse_run(d->shape.name, why, error);
 }
 
 enum status described_read(struct described *d, struct plan_request *request, struct error *error)
@@ -118,7 +123,7 @@ enum status described_read(struct described *d, struct plan_request *request, st
                              "%s was measured with %s, not with %s: measure it again (plan --measure --model)", h->name,
                              h->model.name, d->shape.name);
     }
-    if ((status = check_runs(d, request, error)))
+    if ((status = check_runs(d, error)))
         return status;
     request->shape = &d->shape;
     request->s_part = &d->s_parts[0];

@@ -496,6 +496,8 @@ static enum status describe_load(struct plan_settings *s, struct error *error)
     if (!status)
         status = described_read(&s->described, &s->request, error);
     if (!status)
+        status = described_check_context(&s->described, (uint64_t)s->request.prompt_tokens + s->request.generated_tokens, error);
+    if (!status)
         status = read_count("workers", s->workers, 0, PLAN_WORKERS_MAX, &s->request.workers, error);
     if (s->request.batch == 0 && s->request.latency_ms == 0 && !s->offloads && !s->sweep)
         s->request.latency_ms = READING_MS;

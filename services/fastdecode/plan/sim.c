@@ -528,6 +528,8 @@ static enum status run(struct sim_settings *s, struct error *error)
         status = s->workload_path ? workload_read(s->workload_path, &work, error)
                                   : workload_make(s->requests, s->rate, s->request.prompt_tokens, s->request.generated_tokens,
                                                   s->max_tokens, s->seed, &work, error);
+    if (!status)
+        status = described_check_context(&s->described, work.context_tokens, error);
     if (!status) {
         workload_set_batch(&work, s->batch_share, s->seed);
         if (plot) {
