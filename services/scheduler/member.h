@@ -17,7 +17,7 @@ enum { NAME_BYTES = 64, ADDRESS_BYTES = 128 };
 
 // Counts of a process since its start, from its heartbeats.
 struct member_counts {
-    uint64_t busy_us, kv_bytes_read, streamed_bytes, streamed_segments;
+    uint64_t busy_us, kv_bytes_read, streamed_bytes, streamed_segments, spans_exported, spans_dropped;
 };
 
 struct member {
@@ -38,12 +38,24 @@ struct member {
     Fastdecode__HeartbeatRequest last; // only its numbers are valid
 };
 
-static inline void member_add_counts(struct member_counts *counts, const struct member *member)
+static inline void counts_add(struct member_counts *counts, const struct member_counts *more)
 {
-    counts->busy_us += member->last.busy_us;
-    counts->kv_bytes_read += member->last.kv_bytes_read;
-    counts->streamed_bytes += member->last.streamed_bytes;
-    counts->streamed_segments += member->last.streamed_segments;
+    counts->busy_us += more->busy_us;
+    counts->kv_bytes_read += more->kv_bytes_read;
+    counts->streamed_bytes += more->streamed_bytes;
+    counts->streamed_segments += more->streamed_segments;
+    counts->spans_exported += more->spans_exported;
+    counts->spans_dropped += more->spans_dropped;
+}
+
+static inline struct member_counts member_counts_of(const struct member *member)
+{
+    return (struct member_counts){.busy_us = member->last.busy_us,
+                                  .kv_bytes_read = member->last.kv_bytes_read,
+                                  .streamed_bytes = member->last.streamed_bytes,
+                                  .streamed_segments = member->last.streamed_segments,
+                                  .spans_exported = member->last.spans_exported,
+                                  .spans_dropped = member->last.spans_dropped};
 }
 
 #endif

@@ -32,11 +32,9 @@ static struct heard heard_of_s_part(const struct s_part *s_part)
     struct heard heard = {0};
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         const struct stage *stage = &s_part->stages[i];
-        heard.counts.busy_us += stage->earlier.busy_us;
-        heard.counts.kv_bytes_read += stage->earlier.kv_bytes_read;
-        heard.counts.streamed_bytes += stage->earlier.streamed_bytes;
-        heard.counts.streamed_segments += stage->earlier.streamed_segments;
-        member_add_counts(&heard.counts, stage->member);
+        const struct member_counts counts = member_counts_of(stage->member);
+        counts_add(&heard.counts, &stage->earlier);
+        counts_add(&heard.counts, &counts);
         if (stage->member->registered) // a page is one in each of the stages' pools
             heard.pages_peak = MAX(heard.pages_peak, stage->member->last.pages_peak);
     }
@@ -45,11 +43,9 @@ static struct heard heard_of_s_part(const struct s_part *s_part)
 
 static struct heard heard_of_place(const struct scheduler *scheduler, const struct place *place)
 {
-    struct heard heard = {.pages_peak = place->member->last.pages_peak};
     if (place->kind == SCHED_LOCAL_POOL)
         return heard_of_s_part(&scheduler->s_part);
-    member_add_counts(&heard.counts, place->member);
-    return heard;
+    return (struct heard){.counts = member_counts_of(place->member), .pages_peak = place->member->last.pages_peak};
 }
 
 static void add_places(struct text *text, const struct scheduler *scheduler)
@@ -182,18 +178,14 @@ static void add_span_count(struct text *text, const char *name, const char *serv
 static void add_traces(struct text *text, const struct scheduler *scheduler)
 {
     const struct otlp_counts own = otlp_counts(scheduler->host.otlp);
-    const struct stage *stages[SCHED_STAGES_MAX];
-    const uint32_t stage_total = stages_list(&scheduler->s_part, stages);
+    const struct member_counts s_part = heard_of_s_part(&scheduler->s_part).counts;
 
     for (int dropped = 0; dropped < 2; dropped++) {
         const char *name = dropped ? "dropped" : "exported";
         text_format(text, "# HELP fastdecode_trace_spans_%s_total spans that %s\n# TYPE fastdecode_trace_spans_%s_total counter\n",
                     name, dropped ? "were lost on their way to the collector" : "the collector has taken", name);
         add_span_count(text, name, "scheduler", dropped ? own.dropped : own.exported);
-        uint64_t stages_sum = 0;
-        for (uint32_t i = 0; i < stage_total; i++)
-            stages_sum += dropped ? stages[i]->member->last.spans_dropped : stages[i]->member->last.spans_exported;
-        add_span_count(text, name, "s-part", stages_sum);
+        add_span_count(text, name, "s-part", dropped ? s_part.spans_dropped : s_part.spans_exported);
         for (uint32_t i = 0; i < scheduler->places.count; i++) {
             const struct member *member = scheduler->places.of[i].member;
             if (scheduler->places.of[i].kind == SCHED_KV_WORKER)

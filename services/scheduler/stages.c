@@ -256,7 +256,8 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
 
     if (member->incarnation != request->incarnation) {
         scheduler->s_part.forget.count = scheduler->s_part.forget.asked = 0; // it knows none of them
-        member_add_counts(&stage->earlier, member);
+        const struct member_counts counts = member_counts_of(member);
+        counts_add(&stage->earlier, &counts);
     }
     forget_others(&scheduler->s_part, stage, request);
     stage->first_layer = request->first_layer;
