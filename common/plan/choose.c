@@ -112,7 +112,7 @@ static bool at_batch(const struct plan_request *r, uint32_t batch, double wanted
         plan_predict(r, batch, r->workers, 0, out);
         return plan_fits(r, out);
     }
-    plan_predict(r, batch, 0, 1, &local);
+    plan_predict(r, batch, 0, 0, &local);
     plan_predict(r, batch, high, 0, &most);
     const bool local_fits = plan_fits(r, &local) && plan_pool_computes(r), most_fits = plan_fits(r, &most);
     const double best = MAX(local_fits ? local.tokens_per_second : 0, most_fits ? most.tokens_per_second : 0);

@@ -21,6 +21,8 @@ enum {
     WAITING_STRETCH = 4,
     MINI_BATCHES_MOST = 3
 }; // the scheduling core's defaults
+#define ASIDE_STRETCH 1.8
+#define ASIDE_SEGMENT 0.25
 
 const char *plan_bound_name(enum plan_bound bound)
 {
@@ -183,6 +185,7 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
 struct step_rows {
     double decode, prefill;
     double decode_local, prefill_local;
+    double aside; // rows of a step of its own that the prompt's rows go through the layers in; 0: together with decode rows
 };
 
 // The times of a layer of it; bytes_us is link_us without its round trip.
@@ -206,7 +209,9 @@ static struct layer_times time_layer(const struct plan_request *r, const struct 
     struct cost_r_part place;
 
     plan_r_part(r, workers, &place);
-    times.s_part_us = cost_curve_at(&s->layer, rows->decode + rows->prefill);
+    times.s_part_us = cost_curve_at(&s->layer, rows->decode + (rows->aside > 0 ? 0 : rows->prefill));
+    if (rows->aside > 0)
+        times.s_part_us += rows->prefill / rows->aside * cost_curve_at(&s->layer, rows->aside);
     if (away > 0 || prefill_away > 0)
         times.r_part_us = place_us(r, &place, add_up ? MIN(workers, MAX(away, 1)) : 1, shared, prefill_away);
     if (workers && (away > 0 || prefill_away > 0)) {
@@ -257,31 +262,90 @@ static void set_decode(struct step_rows *rows, double decode)
     rows->decode = decode;
 }
 
+// Returns how long a round is in which one step has so many rows of a prompt.
+static double round_with_us(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m,
+                            const struct prompt_steps *p, int local, double prefill)
+{
+    struct step_rows rows = p->with[local];
+
+    rows.prefill = prefill;
+    rows.prefill_local = local * prefill;
+    const struct layer_times heavy = time_layer(r, s, workers, &rows);
+    const struct sched_round longer = round_of(r, &p->light, &heavy, 1.0 / m, 1, p->tail_us);
+    return sched_round_us(&longer, m);
+}
+
+// Returns whether prompts beside decode rows have steps of their own, between the others: on a CPU with one mini-batch.
+static bool go_aside(const struct plan_request *r, uint32_t workers, uint32_t m)
+{
+    return !hardware_is_gpu(r->s_part) && m == 1 && (workers == 0 || r->worker->shares_cores || r->mini_batches == 1) &&
+           r->chunk_tokens == 0;
+}
+
+// Returns whether a step of the most rows may be longer than a target that so many rows keep to.
+static bool pays(double rows, double over) { return CHUNK_ROWS >= rows * MAX(pow(over, 1.5), 2); }
+
+// Returns the rows of such a step: a layer of it takes no longer than a part of what the decode rows take, unless more pays.
+static double aside_rows(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, int local, double most_us,
+                         bool crowded)
+{
+    double n = CHUNK_ROWS, all_us = 0;
+
+    for (; n > TILE_ROWS; n *= 0.9) {
+        const struct layer_times times = time_layer(r, s, workers, &(struct step_rows){.prefill = n, .prefill_local = local * n});
+        const double us = times.s_part_us + times.pool_us + times.r_part_us;
+        all_us = MAX(all_us, us);
+        if (us <= most_us)
+            break;
+    }
+    n = MAX(n, TILE_ROWS);
+    return crowded && pays(n, all_us / most_us) ? CHUNK_ROWS : n;
+}
+
+// Returns the rows of a prompt with which a round keeps to a time; crowded: that is the most by which waiting prompts make it longer, and it may
+// become longer still if that pays. With experts the first rows cost most, otherwise all cost alike.
+static double timely_rows(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m,
+                          const struct prompt_steps *p, int local, double target_us, bool crowded)
+{
+    enum { HALVINGS = 8 };
+    const double all_us = round_with_us(r, s, workers, m, p, local, CHUNK_ROWS);
+    const double line = CHUNK_ROWS * (target_us - p->light_us) / MAX(all_us - p->light_us, 1e-9);
+    double low = TILE_ROWS, high = CHUNK_ROWS;
+
+    if (p->with[local].aside > 0)
+        return line;
+    if (!r->shape->experts)
+        return MIN(MAX(line, TILE_ROWS), CHUNK_ROWS);
+    if (all_us <= target_us)
+        return CHUNK_ROWS;
+    for (int i = 0; i < HALVINGS; i++) {
+        const double middle = (low + high) / 2;
+        *(round_with_us(r, s, workers, m, p, local, middle) <= target_us ? &low : &high) = middle;
+    }
+    return crowded && pays(low, all_us / target_us) ? CHUNK_ROWS : low;
+}
+
 // Chooses the chunks of steps whose usual rows are known: as many rows as the scheduling core's target for a step's time allows, at most CHUNK_ROWS.
 // The target is longer while more sequences are in prefill than decode. Returns how many steps with a chunk a decode row needs.
 static double choose_chunks(const struct plan_request *r, const struct cost_s_part *s, uint32_t workers, uint32_t m,
                             double sequences, struct prompt_steps *p)
 {
     const double decode = p->usual.decode, share_local = p->usual.decode_local / decode;
-    const double stretch = STRETCH * MIN(MAX((sequences - decode) / decode, 1), WAITING_STRETCH);
+    const double waiting = MIN(MAX((sequences - decode) / decode, 1), WAITING_STRETCH);
+    const bool aside = go_aside(r, workers, m) && sequences > 1, crowded = waiting >= WAITING_STRETCH;
 
     p->light = time_layer(r, s, workers, &p->usual);
     p->tail_us = cost_curve_at(&s->head, decode) + step_rest_us(r, decode);
     const struct sched_round round = round_of(r, &p->light, &p->light, 1, 1, p->tail_us);
     p->light_us = sched_round_us(&round, m);
+    const double target_us = aside ? ASIDE_STRETCH * waiting * p->light_us : MAX(STEP_TARGET_US, STRETCH * waiting * p->light_us);
     for (int local = 0; local < 2; local++) {
         struct step_rows *rows = &p->with[local];
         *rows = p->usual;
-        rows->prefill = CHUNK_ROWS;
-        rows->prefill_local = local * (double)CHUNK_ROWS;
-        const struct layer_times heavy = time_layer(r, s, workers, rows);
-        const struct sched_round longer = round_of(r, &p->light, &heavy, 1.0 / m, 1, p->tail_us);
-        const double more_us = MAX(sched_round_us(&longer, m) - p->light_us, 1e-9);
-        if (r->chunk_tokens)
-            rows->prefill = r->chunk_tokens;
-        else if (sequences > 1) // else nobody waits for a step
-            rows->prefill =
-                MIN(MAX(CHUNK_ROWS * (MAX(STEP_TARGET_US, stretch * p->light_us) - p->light_us) / more_us, TILE_ROWS), CHUNK_ROWS);
+        rows->aside = aside ? aside_rows(r, s, workers, local, ASIDE_SEGMENT * waiting * p->light_us, crowded) : 0;
+        rows->prefill = r->chunk_tokens ? r->chunk_tokens : CHUNK_ROWS;
+        if (!r->chunk_tokens && sequences > 1) // else nobody waits for a step
+            rows->prefill = timely_rows(r, s, workers, m, p, local, target_us, crowded);
         rows->prefill_local = local * rows->prefill;
         p->per_row[local] = (local ? share_local : 1 - share_local) * prefill_rows_each(r) / rows->prefill;
     }
@@ -303,7 +367,7 @@ static struct prompt_steps find_prompt_steps(const struct plan_request *r, const
 
     p.decode = sequences / (1 + x);
     if (x * p.decode > 1) {
-        double high = sequences, least = r->chunk_tokens ? r->chunk_tokens : TILE_ROWS;
+        double high = sequences, least = r->chunk_tokens ? r->chunk_tokens : p.with[0].aside > 0 ? 1.0 / TILE_ROWS : TILE_ROWS;
         p.decode = MIN(least / prefill_rows_each(r), high); // the smallest chunks feed as many
         for (int i = 0; i < HALVINGS; i++) {
             const double middle = sqrt(p.decode * high);
@@ -406,7 +470,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
 {
     const double layers = r->shape->layers, decode = ceil((double)batch / m);
     const uint32_t here = pool_sequences_of(r, batch, workers);
-    const struct step_rows rows = {.decode = decode, .decode_local = workers ? (double)here / m : 0};
+    const struct step_rows rows = {.decode = decode, .decode_local = workers ? decode * here / batch : 0};
     struct cost_s_part s;
     double step_us, between_us, tokens = batch; // in a step
 
@@ -621,13 +685,14 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
     double through_us = sum_us + (workers ? layers * wait_us : 0) + (r->stages - 1) * out->hop_us;
     double step_us = MAX(MAX(m * slowest_us, m * read_us), through_us);
     out->step_ms = step_us / 1e3;
-    out->tokens_per_second = (batch - m * in_prefill(r, batch / m)) / (step_us / US);
+    const double tokens = batch - m * in_prefill(r, batch / m);
+    out->tokens_per_second = tokens / (step_us / US);
     double attend_us =
         m * layers *
         (workers ? busiest_us : out->r_part_layer_us); // without workers it is in the stages' turns, each one's at the same time
     out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
     out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);
-    out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;
+    out->network_gbit_per_second = workers ? network_gbit(r, tokens * (batch - out->pool_sequences) / batch, step_us) : 0;
     const double hops_us = (r->stages - 1) * out->hop_us;
     const double link_us = workers ? MAX(layers * out->link_layer_us, carried_us) : hops_us,
                  away_us = workers ? layers * out->r_part_layer_us : 0;

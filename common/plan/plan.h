@@ -15,7 +15,9 @@
 //
 // Most steps have no prefill rows, and some a chunk of them: c = 512 or as many as keep a step within twice its time, as the scheduling core
 // has it; within up to four times that while more sequences are in prefill than decode. A round without prompts is made longer by each of its
-// M·b·p/S/c chunks (add_prompts()), and no part does more than it can in the mean round. If a model was measured (hardware.h), prompts
+// M·b·p/S/c chunks (add_prompts()), and no part does more than it can in the mean round. On a CPU with one mini-batch prompts have steps of
+// their own between those of the decode rows, up to 1.8 times their time apart (4 times that, as above): T(b) + c / n·T(n) with n rows in each, at
+// most 512 and as many as let a layer of them take a quarter of the decode rows' step. If a model was measured (hardware.h), prompts
 // take steps of their own, whose time is the S-part's. R includes what an exchange occupies the worker for, besides bytes
 // (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (step_time.h):
 //

@@ -33,11 +33,16 @@
 //
 // That target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long, up to four. Each step
 // costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise start after twice the time.
+// Then it may also be longer by k if that gives prompts k^1.5 times the rows, at least twice as many. Experts ask for that: a few rows read
+// most of them, and many rows hardly more. Rows that cost alike do not: twice the time is 16.6 D for prompts then, where it was 7.8 D.
 //
 // Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
 // together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE), and what is free where weights are read. For steps that are theirs
 // alone class batch has factors and times of its own, so that those of interactive steps are what they would be without it.
 #include "common/sched/chunk.h"
+
+#include <math.h>
+
 #include "common/sched/state.h"
 
 uint32_t sched_chunk_max(const struct sched *s)
@@ -285,6 +290,14 @@ static double waiting_stretch(const struct sched *s, enum sched_class class, uin
     return MIN(MAX(waiting / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
+// Returns whether so many wait that prompts may have a longer step than the target allows, if it pays.
+static bool crowds(const struct sched *s, enum sched_class class, uint32_t decoding)
+{
+    return s->config.step_target_auto && waiting_stretch(s, class, decoding) >= TUNE_CHUNK_WAITING_STRETCH_MAX;
+}
+
+static bool pays(uint32_t rows, double timely, double over) { return rows >= timely * MAX(over * sqrt(over), 2); }
+
 // Returns the longest that a step may be predicted to take; decoding: sequences of that class; alone_us: what their rows take without prefill.
 static double chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us)
 {
@@ -309,11 +322,13 @@ static uint32_t choose_chunk(const struct sched *s, enum sched_class class, cons
     double alone_us = decode_us(s, m, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
     const struct outlook later = outlook_of(s, class, decode_rows + group->prefill_count);
     const double most_us = chunk_target_us(s, class, decoding, alone_us);
+    const bool crowded = crowds(s, class, decoding);
     // Never more than twice what was tried: the line may be wrong out there, and the next step will know better. Steps that read weights
     // are few and long, and leave time for an error.
     double tried = (s->time.stream_us > 0 ? 8 : 2) *
                    (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
     struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
+    double timely = 0;
     uint32_t best = 0, rows = 0;
     for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
         uint32_t more = take_prompt_rows(s, m, &next, chunk - rows, &attention);
@@ -321,10 +336,17 @@ static uint32_t choose_chunk(const struct sched *s, enum sched_class class, cons
             break; // no prompt has more
         rows += more;
         double added_us = beyond_free_us(s, decode_rows, products_us(s, m, decode_rows, rows) + attention);
-        if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
-            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, chunk_least(s)));
-        if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
+        const double over = (alone_us + added_us) / most_us;
+        if (over > 1 && timely == 0) {
+            timely = MAX((most_us - alone_us) / added_us * rows, MIN(rows, chunk_least(s))); // as many as there is time for
+            best = best > 0 ? best : (uint32_t)timely;
+        }
+        if ((over > 1 && !crowded) || (best > 0 && decode_rows + rows > tried))
             break;
+        if (over > 1) {
+            best = pays(rows, timely, over) ? rows : best;
+            continue;
+        }
         // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are in another mini-batch, or lack pages) there is no rate: as many rows as there is time for.
@@ -365,20 +387,29 @@ bool sched_chunk_goes_aside(const struct sched *s, enum sched_class class)
     return s->s_part.takes_aside && s->time.stream_us == 0 && decoding_of(s, class) > 0;
 }
 
-// Takes so many that a segment lasts a part of the decode rows' time, which is by how much a step may come late.
+// Takes so many that a segment lasts a part of the decode rows' time, which is by how much a step may come late: more while the steps are
+// farther apart because many wait, and then more still if that pays.
 uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, const struct sched_group *group)
 {
     const struct sched_chunk *m = &s->chunk[class];
-    uint32_t cap = MIN(sched_chunk_max(s), s->s_part.rows_max), tile = s->config.tile_rows, rows = 0;
-    double most_us = TUNE_ASIDE_SEGMENT * decode_us(s, m, decoding_of(s, class)) * s->config.layers, attention = 0;
+    const uint32_t cap = MIN(sched_chunk_max(s), s->s_part.rows_max), decoding = decoding_of(s, class);
+    const double most_us = TUNE_ASIDE_SEGMENT * waiting_stretch(s, class, decoding) * decode_us(s, m, decoding) * s->config.layers;
+    double attention = 0, timely = 0;
     struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
+    uint32_t rows = 0, best = 0;
     while (rows < cap) {
-        uint32_t more = take_prompt_rows(s, m, &next, MIN(tile, cap - rows), &attention);
-        if (more == 0 || (rows > 0 && sched_time_rows_us(s, rows + more) + attention > most_us))
+        uint32_t more = take_prompt_rows(s, m, &next, MIN(s->config.tile_rows, cap - rows), &attention);
+        if (more == 0)
             break;
         rows += more;
+        const double over = (sched_time_rows_us(s, rows) + attention) / most_us;
+        timely = timely == 0 && over > 1 ? rows / over : timely;
+        if (best == 0 || over <= 1 || pays(rows, timely, over))
+            best = rows;
+        if (over > 1 && !crowds(s, class, decoding))
+            break;
     }
-    return MAX(rows, 1);
+    return MAX(best, 1);
 }
 
 static bool anyone_decodes(const struct sched *s)

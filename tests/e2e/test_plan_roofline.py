@@ -1,7 +1,7 @@
 """`fastdecode plan` beside a roofline that is reckoned here, from the same files: questions that buyers ask, answers within 15 %.
 
 A step of a sequence has one row, and each token that it generates brings p / S rows of prompts along, in chunks of at most 512 that keep a step within
-twice its time. The S-part reads its weights once a mini-batch, and multiplies them by all rows; a worker reads the KV of its sequences; a chunk attends
+twice its time; on a CPU without workers they have steps of their own between the others. The S-part reads its weights once a mini-batch, and multiplies them by all rows; a worker reads the KV of its sequences; a chunk attends
 at the one worker that holds its prompt; the link carries q, k, v and o of all rows as 32-bit floats. Two mini-batches take turns; without workers there
 is one. A sequence in prefill has no row beside its chunk."""
 import json
@@ -58,6 +58,7 @@ class Mesh:
         self.row_bits = 8 * 4 * (2 * heads + 2 * kv_heads) * head_dim * self.layers
         self.batch, self.workers, self.prompt, self.generated = batch, workers, prompt, generated
         self.mini_batches = 2 if workers else 1
+        self.aside = not is_gpu and not workers
 
     def products_s(self, rows):
         """Of a layer: of experts those are read that some row has chosen, and a row is multiplied by its own."""
@@ -65,11 +66,12 @@ class Mesh:
         used = self.layer - self.experts * (1 - self.chosen)
         return max(read * self.value_bytes / self.read_rate, 2 * used * rows / self.peak)
 
-    def step(self, decode, chunk):
-        """Seconds of one mini-batch's step at the S-part, at the busiest worker and on the link."""
+    def step(self, decode, chunk, each=0):
+        """Seconds of one mini-batch's step at the S-part, at the busiest worker and on the link; the chunk beside it, in passes of `each` rows."""
         head_s = max(self.head * self.value_bytes / self.read_rate, 2 * self.head * decode / self.peak)
         attended_s = math.ceil(decode / max(self.workers, 1)) * self.decode_s + chunk * self.pairs_s
-        return (self.layers * self.products_s(decode + chunk) + head_s, self.layers * attended_s, self.layers * (decode + chunk) * self.row_s)
+        products_s = self.products_s(decode) + chunk / each * self.products_s(each) if each else self.products_s(decode + chunk)
+        return (self.layers * products_s + head_s, self.layers * attended_s, self.layers * (decode + chunk) * self.row_s)
 
     def round_s(self, light, heavy, heavies):
         """Mini-batches share S-part, workers and link, and each waits for its own answers. Chunks attend at different workers."""
@@ -79,24 +81,38 @@ class Mesh:
         return max(max(sums), waits_s) if self.workers else sums[0] + sums[1]
 
     def chunk_beside(self, decode, sequences):
-        """Rows of a chunk that keep a step within twice its time, or longer if more sequences are in prefill than decode, up to four times that."""
+        """Rows of a chunk that keep a step within twice its time, or longer if more sequences are in prefill than decode, up to four times that, and then
+        longer by k if that has k^1.5 times the rows, at least twice as many. Of passes between steps: within 1.8 times, each layer of them within a quarter of the step."""
         light = self.step(decode, 0)
-        light_s = self.round_s(light, light, 0)
-        full_s = self.round_s(light, self.step(decode, 512), 1)
-        target_s = max(0.016, 2 * min(max(sequences / decode - 1, 1), 4) * light_s)
-        return min(max(512 * (target_s - light_s) / (full_s - light_s), 8), 512) if sequences > 1 else 512
+        light_s, crowd = self.round_s(light, light, 0), min(max(sequences / decode - 1, 1), 4)
+        if self.aside:
+            most_s, times = 0.25 * crowd * light_s, [self.products_s(n) + n * self.pairs_s for n in range(513)]
+            each = max((n for n in range(8, 513) if times[n] <= most_s), default=8)
+            each = 512 if crowd == 4 and 512 >= each * max((times[512] / most_s)**1.5, 2) else each
+            row_s = self.layers * (self.products_s(each) / each + self.pairs_s)
+            return (1.8 * crowd - 1) * light_s / row_s if sequences > 1 else 512, each
+        target_s = max(0.016, 2 * crowd * light_s)
+        rounds = [self.round_s(light, self.step(decode, n), 1) for n in range(513)]
+        timely = 512 * (target_s - light_s) / (rounds[512] - light_s)
+        if self.experts:  # whose first rows cost most
+            timely = max((n for n in range(513) if rounds[n] <= target_s), default=8)
+            timely = 512 if crowd == 4 and 512 >= timely * max((rounds[512] / target_s)**1.5, 2) else timely
+        return min(max(timely, 8), 512) if sequences > 1 else 512, 0
 
     def rates(self):
         """Tokens a second, and the seconds between two of a sequence. Those in prefill do not decode; if each step has a chunk, as many decode as it feeds."""
         sequences, rows_each = self.batch / self.mini_batches, self.prompt / self.generated
         light_decode = math.ceil(sequences)
-        chunk = self.chunk_beside(light_decode, sequences)
+        chunk, each = self.chunk_beside(light_decode, sequences)
         decode = sequences * chunk / (chunk + rows_each)
         if decode * rows_each > chunk:  # the most that the chunks beside them feed
-            feeds = [d for d in (sequences * 1.001**-k for k in range(20000)) if self.chunk_beside(d, sequences) >= d * rows_each]
-            decode = light_decode = feeds[0]
-            chunk = self.chunk_beside(decode, sequences)
-        light, heavy = self.step(light_decode, 0), self.step(min(light_decode, max(sequences - 1, 0)), chunk)
+            few, many = 1e-3, sequences
+            for _ in range(60):
+                decode = (few * many)**0.5
+                few, many = (decode, many) if self.chunk_beside(decode, sequences)[0] >= decode * rows_each else (few, decode)
+            decode = light_decode = few
+            chunk, each = self.chunk_beside(decode, sequences)
+        light, heavy = self.step(light_decode, 0), self.step(min(light_decode, max(sequences - 1, 0)), chunk, each)
         chunks = self.mini_batches * decode * rows_each / chunk
         light_s, heavies = self.round_s(light, light, 0), max(chunks, 1)
         mean_s = light_s + chunks / heavies * (self.round_s(light, heavy, heavies) - light_s)
@@ -119,6 +135,10 @@ QUESTIONS = [
     ("qwen3-32b", "q4_0", "rtx-5090", "epyc-9654", "eth100", 64, 2, 500, 500), ("qwen3-32b", "q4_k", "rtx-6000-ada", "epyc-9654", "eth100", 128, 4, 4000, 500),
     ("qwen3-30b-a3b", "q4_k", "epyc-9654", "epyc-9654", "eth25", 1, 0, 100, 500), ("qwen3-30b-a3b", "q4_k", "epyc-9654", "epyc-9654", "eth25", 32, 0, 500, 500),
     ("qwen3-30b-a3b", "q8_0", "xeon-6980p", "xeon-6980p", "eth25", 64, 0, 1000, 500),
+    ("qwen3-30b-a3b", "q4_k", "epyc-9654", "epyc-9654", "eth25", 32, 0, 4000, 200),
+    ("qwen3-30b-a3b", "q4_k", "ryzen-7950x", "ryzen-7950x", "eth10", 4, 0, 2000, 300),
+    ("qwen3-235b-a22b", "q4_k", "epyc-9755", "epyc-9755", "eth25", 16, 0, 2000, 500),
+    ("qwen3-235b-a22b", "q4_k", "epyc-9755", "epyc-9755", "eth100", 16, 2, 4000, 200),
     ("qwen3-235b-a22b", "q4_k", "epyc-9755", "epyc-9755", "eth100", 16, 2, 500, 500),
     ("llama-3.3-70b", "q4_k", "l40s", "epyc-9654", "eth25", 64, 2, 500, 500), ("llama-3.3-70b", "q4_k", "l40s", "epyc-9654", "eth100", 64, 2, 1000, 300),
     ("llama-3.3-70b", "q4_0", "a100-80", "epyc-9654", "ib-ndr", 128, 8, 32000, 1000),

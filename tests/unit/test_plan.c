@@ -244,6 +244,10 @@ static void without_workers_nothing_travels(void **state)
     assert_near(plan.step_ms, (4 * (20 + 8 * 16 * 0.01024) + 45) / 1e3);
     assert_true(plan.link_layer_us == 0 && plan.network_gbit_per_second == 0);
     assert_near(plan.price_per_hour, 2);
+    r.batch = 8;
+    r.mini_batches = 2; // as asked for, whether workers are asked for or none are chosen
+    assert_int_equal(plan_make(&r, &plan, NULL), STATUS_OK);
+    assert_true(plan.workers == 0 && plan.mini_batches == 2);
 }
 
 // A sequence's KV is (16 + 8) * 4 * 512 = 49,152 bytes.
@@ -268,6 +272,9 @@ static void a_pool_beside_workers(void **state)
     plan_predict(&r, 2, 2, 1, &plan); // nothing is left for workers
     assert_true(plan.pool_sequences == 2 && plan.r_part_layer_us == 0 && plan.link_layer_us == 0);
     assert_near(plan.step_ms, (4 * (20 + 2 * 16 * 0.01024) + 45) / 1e3);
+    plan_predict(&r, 3, 2, 2, &plan); // the mini-batch of two, not one and a half
+    assert_true(plan.pool_sequences == 3 && plan.r_part_layer_us == 0 && plan.link_layer_us == 0);
+    assert_near(plan.pool_layer_us, 2 * 16 * 512 / 50e3);
 
     r.workers = 0; // and without workers it is a limit
     r.batch = 4;

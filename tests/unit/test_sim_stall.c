@@ -163,9 +163,43 @@ static void the_older_prompt_comes_first_when_streams_end(void **state)
     assert_true(ttft_s[1] < 0.8 * ttft_s[2]);
 }
 
+// With experts eight rows read an eighth of the weights, and 128 all of them: prompts that crowd come nearly as fast as in steps of 512 rows.
+static void crowding_prompts_read_experts_for_many_rows(void **state)
+{
+    enum { MANY = 64, AT_ONCE = 16, LONG = 4000 };
+    static struct sim_request many[MANY];
+    struct sim_config config = config_of(false, 0);
+    double rates[3];
+
+    is_a_figure();
+    for (uint32_t i = 0; i < MANY; i++)
+        many[i] = (struct sim_request){.prompt_tokens = LONG, .generated_tokens = 100, .max_new_tokens = 100};
+    config.requests = many;
+    config.request_count = MANY;
+    config.ttft_s = NULL;
+    config.on_step = NULL;
+    config.sched.max_running = AT_ONCE;
+    config.sched.max_waiting = MANY;
+    config.sched.max_sequences = MANY + AT_ONCE;
+    config.s_part.layer.count = 0;
+    cost_curve_add(&config.s_part.layer, 1, 100);
+    cost_curve_add(&config.s_part.layer, 8, 400);
+    cost_curve_add(&config.s_part.layer, 32, 1600);
+    cost_curve_add(&config.s_part.layer, 128, 3200);
+    cost_curve_add(&config.s_part.layer, 512, 3600);
+    for (int i = 0; i < 3; i++) {
+        config.sched.aside = i == 1;
+        config.sched.chunk_tokens = i == 2 ? 512 : 0;
+        rates[i] = (double)MANY / sim_of(&config).seconds;
+    }
+    printf("beside steps of 512 rows: chosen %.2f, aside %.2f\n", rates[0] / rates[2], rates[1] / rates[2]);
+    assert_true(rates[0] > 0.7 * rates[2] && rates[1] > 0.7 * rates[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crowding_prompts_read_experts_for_many_rows),
         cmocka_unit_test(a_prompt_aside_neither_stalls_streams_nor_starves),
         cmocka_unit_test(what_nobody_predicted_makes_no_stall),
         cmocka_unit_test(one_long_segment_is_not_the_last),

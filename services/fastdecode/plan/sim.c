@@ -211,7 +211,10 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_waiting_batch = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_batch_rows = s->batch + MAX(MAX(s->chunk, PREFILL_ROWS), whole ? work->context_tokens : 0),
-        .mini_batches = s->mini_batches ? s->mini_batches : sched_mini_batches_most(s->stages, s->workers > 0),
+        .mini_batches = s->mini_batches
+                            ? s->mini_batches
+                            : sched_mini_batches_most(s->stages, s->workers > 0 && !s->described.workers[0].shares_cores),
+        .aside = !hardware_is_gpu(&s->described.s_parts[0]), // as an s-part on a CPU takes them
         .stages = s->stages,
         .micro_batch = sched_micro_batch_named(s->micro_batch),
         .mini_batch_auto = s->mini_batches == 0,
