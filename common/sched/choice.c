@@ -173,6 +173,11 @@ bool sched_choice_none_can_hold(struct sched *s, uint32_t pages)
 // Local only: 16 / (8 + 4 ms) = 1.33 a ms. With workers that read as fast, 4 ms for 16: 32 / (10 + max(4, 4)) = 2.3. With workers a
 // tenth as fast: 32 / (10 + 40) = 0.64, so local only.
 //
+// Prompts weigh in by plan.h's formulas: each token that waiting sequences will generate brings p / S prefill rows, which lengthen the S-part's
+// step, cross the link if they are not local, and are attended for where they lie. Those in prefill do not decode. Example: Llama 3.1 8B in 4
+// bits on an RTX 4090, prompts of 8,000 for answers of 500 over 25 Gbit/s: a row takes 1.3 MB there and back, 17 rows a token 22 MB, so that
+// workers give no more than 140 tokens a second, and the pool alone 300.
+//
 // The pool, too, may be better left out: with two mini-batches a local token delays both, and fast workers may do without it.
 //
 // Both together must promise more than either alone (TUNE_OVERLAP_LOCAL_ODDS, TUNE_OVERLAP_WORKERS_ODDS): in a mixed step one side waits
@@ -187,6 +192,9 @@ struct capacity {
     double local_tokens;                       // tokens that fit
     double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores: time of a token, round trips
     double link_us, call_us, worker_count, workers;
+    double prompt_rows, prompt_pairs; // prefill rows for each generated token; what each of them reads, in the mean
+    double local_pair_us, pair_us;    // time of such a read in the pool; at a worker
+    double link_row_us;               // what a row occupies the link for; 0: not known
 };
 
 // Fills in the sequences that wait: by lengths seen, or by the head of the queue.
@@ -197,8 +205,12 @@ static void fill_contexts(const struct sched *s, struct capacity *out)
     out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
     out->end = MAX(head->limit, head->known);
     out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
+    out->prompt_rows = head->known / MAX(out->end - head->known, 1);
+    out->prompt_pairs = head->known / 2.0;
     if (l->count == 0)
         return;
+    out->prompt_rows = l->prompt_tokens / l->tokens;
+    out->prompt_pairs = l->prompt_squares / MAX(2 * l->prompt_tokens, 1);
     out->end = l->prompt_tokens + l->tokens;
     out->context = l->context_tokens / l->tokens;
     out->deviation = sqrt(MAX(l->context_squares / l->tokens - out->context * out->context, 0));
@@ -216,19 +228,23 @@ static double count_of(const struct sched *s, const struct capacity *capacity, c
 // Fills in the places, for sequences that are filled in. False: there is nothing to choose between, or too little is known.
 static bool gather_places(const struct sched *s, struct capacity *out)
 {
+    const struct sched_curve *links = &s->time.links;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         if (!place->up || place->draining || place->pages_total == 0)
             continue;
         double count = count_of(s, out, place), us = sched_speed_token_us(s, place);
+        const double pair_us = place->speed.pair_us > 0 ? place->speed.pair_us : sched_time_row_us(s) / TUNE_CHUNK_ROW_CONTEXT;
         if (place->kind == SCHED_LOCAL_POOL) {
             out->local_us = us;
+            out->local_pair_us = pair_us;
             out->local_count += count;
             out->local_tokens += (double)place->pages_total * s->config.page_tokens;
             out->local_ends += floor((double)place->pages_total * s->config.page_tokens / (out->end + s->config.page_tokens));
             continue;
         }
         out->worker_count += count;
+        out->pair_us = MAX(out->pair_us, pair_us);
         if (place->shares_cores) {
             out->sharing_us = MAX(out->sharing_us, us);
             out->sharing_link_us = MAX(out->sharing_link_us, place->speed.link_step_us);
@@ -239,6 +255,8 @@ static bool gather_places(const struct sched *s, struct capacity *out)
             out->call_us = MAX(out->call_us, place->speed.call_step_us);
         }
     }
+    const double first_us = sched_curve_us(links, 1), last_us = sched_curve_us(links, links->rows_seen);
+    out->link_row_us = sched_curve_sizes(links) > 1 ? MAX(last_us - first_us, 0) / MAX(links->rows_seen - 1, 1) : 0;
     return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
 }
 
@@ -250,20 +268,126 @@ static double away_us(const struct capacity *capacity, double count)
            (each * capacity->context + capacity->deviation * sqrt(each) / 2) * capacity->workers / capacity->speed;
 }
 
+// A mini-batch's step: decode rows, a share of which is local, and prefill rows of one prompt, which is local or not.
+struct mix {
+    double local_share, decode, prefill;
+    bool prefill_local;
+};
+
+// Its parts, and what its rows occupy the link to the workers for.
+struct parts {
+    struct sched_round round;
+    double bytes_us;
+};
+
+static struct parts parts_of(const struct sched *s, const struct capacity *c, const struct mix *mix)
+{
+    const double here = mix->local_share * mix->decode, away = mix->decode - here;
+    const double read_us = mix->prefill * c->prompt_pairs * (mix->prefill_local ? c->local_pair_us : c->pair_us);
+    const double prefill_away = mix->prefill_local ? 0 : mix->prefill, rows_away = away + prefill_away;
+    struct parts parts = {.round = sched_time_round(s, mix->decode + mix->prefill, mix->decode)};
+    double away_read_us = prefill_away > 0 ? read_us : 0;
+
+    sched_round_add(&parts.round, true, here * c->context * c->local_us + (mix->prefill_local ? read_us : 0), 0);
+    if (rows_away > 0 && c->workers == 0)
+        sched_round_add(&parts.round, true, away_read_us + away * c->context * c->sharing_us, c->sharing_link_us);
+    if (rows_away > 0 && c->workers > 0) {
+        away_read_us += away > 0 ? away_us(c, away) : c->call_us;
+        parts.bytes_us = rows_away * c->link_row_us / s->config.stages; // each has a link of its own
+        sched_round_add(&parts.round, false, away_read_us,
+                        sched_curve_sizes(&s->time.links) > 1 ? sched_curve_us(&s->time.links, rows_away) : c->link_us);
+    }
+    return parts;
+}
+
+// Steps without a chunk of a prompt, and with one that is local, or not.
+struct steps {
+    double decode; // rows, in the mean
+    struct parts light, heavy[2];
+    double each[2]; // of the latter, for each decode row
+};
+
+// Fills in the steps with a chunk beside so many decode rows: as long as chunk.c lets them be.
+static void choose_chunks(const struct sched *s, const struct capacity *c, double sequences, struct mix mix, struct steps *out)
+{
+    const double crowd = MIN(MAX((sequences - mix.decode) / mix.decode, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
+    const double most_rows = s->config.chunk_max_tokens, least_rows = s->config.tile_rows / 2.0;
+
+    mix.prefill = 0;
+    out->decode = mix.decode;
+    out->light = parts_of(s, c, &mix);
+    const double light_us = out->light.round.s_part_us + sched_round_attend_us(&out->light.round);
+    const double target_us = s->config.step_target_auto ? TUNE_CHUNK_AUTO_STRETCH * crowd * light_us
+                                                        : MAX(s->config.step_target_us, TUNE_CHUNK_STRETCH * light_us);
+    for (int local = 0; local < 2; local++) {
+        mix.prefill = most_rows;
+        mix.prefill_local = local;
+        const struct sched_round full = parts_of(s, c, &mix).round;
+        const double more_us = MAX(full.s_part_us + sched_round_attend_us(&full) - light_us, 1);
+        mix.prefill = MIN(MAX(most_rows * (target_us - light_us) / more_us, least_rows), most_rows);
+        mix.prefill = s->config.chunk_tokens ? s->config.chunk_tokens : mix.prefill;
+        out->heavy[local] = parts_of(s, c, &mix);
+        out->each[local] = (local ? mix.local_share : 1 - mix.local_share) * c->prompt_rows / mix.prefill;
+    }
+}
+
+// Returns the steps of a mini-batch of so many sequences. Those in prefill do not decode: as many decode as have their prompts come as fast as
+// their answers go. If some steps have no chunk they have rows of all others; if all have one, as many decode as these feed.
+static struct steps steps_of(const struct sched *s, const struct capacity *c, double sequences, double local_share)
+{
+    enum { HALVINGS = 10 };
+    struct mix mix = {.local_share = local_share, .decode = sequences};
+    double low = 0, high = sequences;
+    struct steps steps;
+
+    choose_chunks(s, c, sequences, mix, &steps);
+    if ((steps.each[0] + steps.each[1]) * sequences <= 1) {
+        steps.decode = sequences / (1 + steps.each[0] + steps.each[1]);
+        return steps;
+    }
+    for (int i = 0; i < HALVINGS; i++) {
+        mix.decode = (low + high) / 2;
+        choose_chunks(s, c, sequences, mix, &steps);
+        *((steps.each[0] + steps.each[1]) * mix.decode <= 1 ? &low : &high) = mix.decode;
+    }
+    return steps;
+}
+
+// Returns the tokens a microsecond of k mini-batches, by the formulas of plan.h: a round is longer by each of its chunks, which attend at
+// different workers, and nobody does more than it can.
+static double rate_of(const struct sched *s, const struct capacity *c, double sequences, double local_share, uint32_t k)
+{
+    const struct steps steps = steps_of(s, c, sequences, local_share);
+    const struct sched_round *light = &steps.light.round;
+    const double light_us = sched_round_us(light, k);
+    double us = light_us, turn_us = sched_round_turn_us(light), read_us = light->away_us, bytes_us = steps.light.bytes_us;
+
+    for (int local = 0; local < 2; local++) {
+        const double chunks = k * steps.each[local] * steps.decode, at_once = MAX(chunks, 1), share = at_once / k; // of a round
+        const double rounds = MIN(chunks, 1), apart = MAX(MIN(at_once, c->workers), 1);
+        const struct sched_round *heavy = &steps.heavy[local].round;
+        struct sched_round longer = *light;
+        longer.s_part_us += share * (heavy->s_part_us - light->s_part_us);
+        longer.slowest_us += share * (heavy->slowest_us - light->slowest_us);
+        longer.here_us += share * (heavy->here_us - light->here_us);
+        longer.away_us += share / apart * (heavy->away_us - light->away_us);
+        longer.away_answer_us = heavy->s_part_us - longer.s_part_us + sched_round_attend_us(heavy);
+        const double more_bytes_us = share * (steps.heavy[local].bytes_us - steps.light.bytes_us);
+        turn_us += rounds * (sched_round_turn_us(&longer) - sched_round_turn_us(light));
+        read_us += rounds * (longer.away_us - light->away_us);
+        bytes_us += rounds * more_bytes_us;
+        longer.away_us = MAX(longer.away_us, steps.light.bytes_us + more_bytes_us);
+        us += rounds * (sched_round_us(&longer, k) - light_us);
+    }
+    return k * steps.decode / MAX(us, k * MAX(turn_us, MAX(read_us, bytes_us)));
+}
+
 // Returns the tokens a microsecond of n sequences, h of them local.
 static double rate_with(const struct sched *s, const struct capacity *capacity, double n, double h)
 {
-    bool away = n > h && capacity->workers > 0, sharing = n > h && capacity->workers == 0;
-    double here_us = h * capacity->context * capacity->local_us +
-                     (sharing ? (n - h) * capacity->context * capacity->sharing_us : 0),
-           best = 0;
-    for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
-        struct sched_round round = sched_time_round(s, n / k, n / k);
-        sched_round_add(&round, true, here_us / k, sharing ? capacity->sharing_link_us : 0);
-        if (away)
-            sched_round_add(&round, false, away_us(capacity, (n - h) / k), capacity->link_us);
-        best = MAX(best, n / sched_round_us(&round, k));
-    }
+    double best = 0;
+    for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; n > 0 && k <= s->config.mini_batches; k++)
+        best = MAX(best, rate_of(s, capacity, n / k, h / n, k));
     return best;
 }
 

@@ -45,18 +45,32 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
     return us;
 }
 
-// Learns the round trips of a step to workers that say how long they attended. A long prompt's K and V also cross the link, which rows of
-// other steps do not.
+// Returns the share that a step's rows have of those of all mini-batches' steps under way.
+static double share_of_rows(const struct sched *s, const struct sched_flight *step)
+{
+    double all = step->row_count;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        if (m != step->mini_batch && s->batches.of[m].in_flight_count > 0)
+            all += s->batches.of[m].in_flight[0]->row_count;
+    return step->row_count / all;
+}
+
+// Learns the round trips of a step to workers that say how long they attended, by the rows that go to any. A link that is always busy carries
+// each step's bytes in its rows' share of a round; what is beyond that is waiting for the others'.
 static void learn_links(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
-    double links_us = 0;
+    double links_us = 0, rows = 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
         const struct sched_place_time *time = &done->places[i];
         if (time->place < s->config.max_places && !sched_place_is_here(&s->places.of[time->place]) && time->attend_us > 0)
             links_us = MAX(links_us, (double)time->r_part_us - time->attend_us);
     }
-    if (links_us > 0 && step->prefill_rows * TUNE_MODEL_FEW_PARTS <= step->row_count)
-        sched_curve_learn(&s->time.links, step->row_count, links_us);
+    for (uint32_t i = 0; i < step->run_count; i++)
+        rows += sched_place_is_here(&s->places.of[step->runs[i].place]) ? 0 : step->runs[i].count;
+    if (links_us <= 0 || rows == 0 || done->total_us == 0)
+        return;
+    double most_us = sched_curve_us(&s->time.links, 1) + done->total_us * s->config.stages * share_of_rows(s, step);
+    sched_curve_learn(&s->time.links, rows, MIN(links_us, most_us));
 }
 
 static void learn_step(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)

@@ -103,7 +103,7 @@ void sched_lengths_init(struct sched_lengths *l) { *l = (struct sched_lengths){.
 static void expect_lives(struct sched_lengths *l, struct sched_survival *survival)
 {
     struct sched_survival_mean life = {0};
-    double weights = 0, prompts = 0, tokens = 0, token_squares = 0, context = 0, squares = 0;
+    double weights = 0, prompts = 0, prompt_squares = 0, tokens = 0, token_squares = 0, context = 0, squares = 0;
     sched_survival_settle(survival);
     l->learned = survival->learned;
     for (uint32_t i = 0; i < SCHED_SURVIVAL_BUCKETS; i++) {
@@ -115,6 +115,7 @@ static void expect_lives(struct sched_lengths *l, struct sched_survival *surviva
             to.tokens = MAX(to.tokens, 1);
             weights += weight;
             prompts += l->asked[i].prompts;
+            prompt_squares += l->asked[i].prompt_squares;
             tokens += weight * to.tokens;
             token_squares += weight * (2 * to.ages - to.tokens);
             context += weight * (prompt * to.tokens + to.ages);
@@ -124,6 +125,7 @@ static void expect_lives(struct sched_lengths *l, struct sched_survival *surviva
     }
     l->tokens = tokens / weights;
     l->prompt_tokens = prompts / weights;
+    l->prompt_squares = prompt_squares / weights;
     l->variation = sqrt(MAX(token_squares / weights / (l->tokens * l->tokens) - 1, 0));
     l->context_tokens = context / weights;
     l->context_squares = squares / weights;

@@ -81,6 +81,7 @@ struct sched_lengths {
     uint64_t learned;                                    // survival.learned when the fields below were computed
     double tokens;                                       // E[L]
     double prompt_tokens;                                // E[p]
+    double prompt_squares;                               // E[p squared]
     double variation;                                    // standard deviation of L, divided by E[L]
     double context_tokens;                               // E[sum of the context that a sequence reads over its life]
     double context_squares;

@@ -84,7 +84,7 @@ struct sched_times {
     struct sched_curve whole;                    // whole steps, by rows
     struct sched_curve layers, heads;            // the s-part's own work: layers by rows; head and sampling by sampled rows
     struct sched_curve stages[SCHED_STAGES_MAX]; // of a pipeline: each stage's layers by rows
-    struct sched_curve links;                    // round trips to the workers elsewhere, by a step's rows: L
+    struct sched_curve links;                    // round trips to the workers elsewhere, by the rows that go there: L
     double stream_us;                            // W
     struct sched_time_error {                    // errors of predictions whose steps were then measured
         uint64_t steps;
@@ -115,11 +115,17 @@ static inline void sched_round_add(struct sched_round *round, bool here, double 
     }
 }
 
+// Returns what a mini-batch occupies the s-part for, or the slowest stage.
+static inline double sched_round_turn_us(const struct sched_round *round)
+{
+    const double here_us = round->here_us + round->here_link_us;
+    return round->stages > 1 ? round->slowest_us + here_us / round->stages : round->s_part_us + here_us;
+}
+
 static inline double sched_round_us(const struct sched_round *round, uint32_t mini_batches)
 {
     double here_us = round->here_us + round->here_link_us, step_us = round->s_part_us + MAX(here_us, round->away_answer_us);
-    double turn_us = round->stages > 1 ? round->slowest_us + here_us / round->stages : round->s_part_us + here_us;
-    double busiest_us = MAX(turn_us, round->away_us);
+    double busiest_us = MAX(sched_round_turn_us(round), round->away_us);
     return MAX(MAX(mini_batches * busiest_us, step_us), round->stream_us);
 }
 

@@ -27,7 +27,6 @@
 #define TUNE_MODEL_ERROR_GAIN          0.02       // [share] weight of one step in the mean error: about the last fifty count
 #define TUNE_MODEL_GAIN                0.1        // [share] weight of one step in its class: about the last ten count
 #define TUNE_MODEL_OLD_AGES            4          // [ages] older classes do not bound the slope
-#define TUNE_MODEL_FEW_PARTS           8          // [parts] of a step's rows, of which prompts are at most one where the step counts as one of decode rows
 #define TUNE_MODEL_CONFIRMED           3          // [steps] of a size class after which its time is believed, whatever that of others is
 #define TUNE_MODEL_DISTURBED           1.5        // [times] a larger class's time from which on one that is not confirmed is taken for disturbed
 #define TUNE_MODEL_DRIFT_NOISE         0.05       // [share] of drift that is taken for noise
@@ -68,7 +67,7 @@
 #define TUNE_OVERLAP_CHANGED           0.1        // [share] by which the number of sequences must have changed to compare earlier
 #define TUNE_OVERLAP_MIGRATE_GAIN      1.1        // [times] the rate that running sequences must gain before any is handed over
 #define TUNE_OVERLAP_STAY              1.02       // [times] the rate of the present choice, in its favour, so that noise does not change it
-#define TUNE_OVERLAP_LOCAL_ODDS        1.08       // [times] the local pool's rate that both together must promise, see choice.c
+#define TUNE_OVERLAP_LOCAL_ODDS        1.12       // [times] the local pool's rate that both together must promise, see choice.c
 #define TUNE_OVERLAP_WORKERS_ODDS      1.06       // [times] the workers' rate that both together must promise
 
 // --- mini-batches

@@ -89,7 +89,8 @@ static void weigh_runs(struct sim *sim, struct flight *f)
         }
     }
     f->here_us += f->here_link_us; // calls are out together: their work adds up, the longest link counts once
-    f->link_us += (double)away_rows * config->link_row_us;
+    f->link_bytes_us = (double)away_rows * config->link_row_us;
+    f->link_us += f->link_bytes_us;
 }
 
 void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action)
@@ -321,7 +322,10 @@ static void stage_served(struct sim *sim, struct stage *stage)
         batch->since_us = sim->now_us;
         batch->waited = f->away;
         if (f->away) { // half of the link's time each way
-            batch->since_us = attended_us(sim, f, sim->now_us + f->link_us / 2) + f->link_us / 2;
+            const double begin_us = MAX(sim->now_us, stage->link_free_us);
+            stage->link_free_us = begin_us + f->link_bytes_us;
+            f->link_waits_us += begin_us - sim->now_us;
+            batch->since_us = attended_us(sim, f, begin_us + f->link_us / 2) + f->link_us / 2;
         }
         if (f->here_us > 0) {
             stage->served = batch;

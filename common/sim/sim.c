@@ -35,7 +35,7 @@ static void fill_answer(struct sim *sim, struct flight *f, struct sched_event *e
         double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + f->link_us;
         // On the s-part's cores all places end together, so the local pool measures that as its own time.
         bool local = config->places[p].local;
-        double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * sim->layers;
+        double r_part_us = local || config->places[p].shares_cores ? f->here_us * sim->layers : us * sim->layers + f->link_waits_us;
         times[time_count++] = (struct sched_place_time){.place = p,
                                                         .r_part_us = (uint32_t)r_part_us,
                                                         .attend_us = (uint32_t)(local ? r_part_us : f->r_part_us[p]),

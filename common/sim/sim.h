@@ -8,8 +8,8 @@
 //
 // One S-part runs one segment at a time, of the mini-batch that has been ready longest. Attention of the local pool and of workers on
 // the S-part's own cores follows the segment there. Workers elsewhere serve mini-batches in order of arrival, each on its own: a
-// mini-batch's layer is back when its slowest worker has done it and the rows have crossed the S-part's link. A layer is simulated in
-// O(places), a step in O(rows + layers x places).
+// mini-batch's layer is back when its slowest worker has done it and the rows have crossed the S-part's link, which carries one mini-batch's
+// after the other's, both ways at its one rate. A layer is simulated in O(places), a step in O(rows + layers x places).
 //
 // With several stages (sched.stages) each is an S-part of its own with a range of the layers, and a mini-batch goes through them one after
 // the other. Each stage's gaps are counted by their cause (stage.h).

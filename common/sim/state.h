@@ -19,7 +19,9 @@ struct flight {
     double here_us, here_link_us; // a layer's attention on the S-part's cores; round trip to those there
     bool away;                    // it has rows at workers elsewhere
     double *away_us;              // [place_count], a layer's at each worker elsewhere; 0: none
-    double link_us;               // the longest round trip
+    double link_us;               // the longest round trip, with the bytes of its rows
+    double link_bytes_us;         // these alone
+    double link_waits_us;         // for bytes of others on the stage's link, so far
     double away_sum_us;           // of all workers
     double answer_us;             // when the core hears of it
     uint32_t stage_us[SCHED_STAGES_MAX];
@@ -52,10 +54,11 @@ struct stage {
     const struct cost_s_part *cost;
     struct batch *served; // NULL: it waits
     double served_until_us;
-    bool attends;    // it does the local pool's attention of this layer
-    bool began;      // it has served
-    bool prefill;    // the micro-batch that it served last has prefill rows
-    double since_us; // when it ended what it served last
+    bool attends;        // it does the local pool's attention of this layer
+    bool began;          // it has served
+    bool prefill;        // the micro-batch that it served last has prefill rows
+    double since_us;     // when it ended what it served last
+    double link_free_us; // when its link has carried all that was given to it
 };
 
 struct life {

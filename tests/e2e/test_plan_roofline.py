@@ -219,9 +219,6 @@ def test_the_scheduler_agrees(question):
     """The scheduling core on the same machines, with all requests waiting from the start."""
     planned = answered("plan", question, "--local-pool", "none", "--no-simulate")["tokens_per_second"]
     simulated = answered("sim", question, "--backlog", "--requests", max(8 * question[5], 100))["tokens_per_second"]
-    mesh = Mesh(*question)
-    if mesh.workers: # there the link delays each mini-batch's bytes, whoever else's it carries
-        simulated = min(simulated, 1 / (mesh.layers * (1 + mesh.prompt / mesh.generated) * mesh.row_s))
     most = PROMPTS_ABOVE_ALL.get((question[0], *question[7:]), 1.18)
     assert 0.82 < planned / simulated < most, f"{planned:.1f} planned, {simulated:.1f} simulated"
 
@@ -240,5 +237,7 @@ def test_the_scheduler_agrees_about_pipelines(pipeline):
             "--workers", workers, "--s-parts", s_parts, "--prompt", prompt, "--gen", generated, "--batch", batch)
     planned = fastdecode("plan", *mesh, *(("--local-pool", "none") if workers else ()), "--no-simulate", "--ignore-capacity", timeout=60)
     simulated = fastdecode("sim", *mesh, "--backlog", "--requests", 24 * batch, timeout=300)
-    ratio = json.loads(planned.stdout)["tokens_per_second"] / json.loads(simulated.stdout)["tokens_per_second"]
-    assert 0.85 < ratio < 1.18, ratio
+    plan = json.loads(planned.stdout)
+    ratio = plan["tokens_per_second"] / json.loads(simulated.stdout)["tokens_per_second"]
+    most = 1.3 if plan["bound_by"] == "network" else 1.18 # a stage's link is idle while its mini-batches are at others
+    assert 0.85 < ratio < most, ratio

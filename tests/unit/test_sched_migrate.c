@@ -21,7 +21,7 @@ struct setting {
 
 // A sequence's place, and how often it was handed over: to the local pool, from it, from worker to worker.
 struct way {
-    uint32_t place, home, away, across;
+    uint32_t first, place, home, away, across;
 };
 
 static struct way ways[COUNT];
@@ -38,17 +38,18 @@ static void follow(void *user, const struct sim_step *step)
         way->home += moved && place == 0;
         way->away += moved && way->place == 0;
         way->across += moved && place != 0 && way->place != 0;
+        way->first = begins ? place : way->first;
         way->place = place;
     }
 }
 
-// Counts sequences that came to the pool more than twice, or left it more than once.
+// Counts sequences that came to the pool more than twice, or left it more than once, or twice if they began there.
 static uint32_t go_to_and_fro(void)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < COUNT; i++)
-        count += ways[i].home > 2 || ways[i].away > 1;
+        count += ways[i].home > 2 || ways[i].away > 1u + (ways[i].first == 0);
     return count;
 }
 
