@@ -133,6 +133,9 @@ struct rpc_method {
     void *user;
 };
 
+// Why a handshake is refused.
+enum rpc_refusal { RPC_REFUSED_VERSION, RPC_REFUSED_CERTIFICATE, RPC_REFUSED_SECRET, RPC_REFUSED_MODEL, RPC_REFUSALS };
+
 struct rpc_server_config {
     const char *const *addresses; // "tls+tcp://0.0.0.0:7400", "tcp://127.0.0.1:0", "ipc:///path", "inproc://name"
     uint32_t address_count;
@@ -143,8 +146,8 @@ struct rpc_server_config {
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT
     uint32_t silence_ms;        // for how long a client may owe acknowledgements and say nothing; 0: RPC_SILENCE_MS_DEFAULT
     bool (*ready)(void *user, char *reason, size_t reason_bytes); // for Health.Check; NULL: always
-    // A peer's hello or proof was refused, for the reason that it is told. It may be anybody. NULL: only the log says so.
-    void (*on_refused)(void *user, const struct rpc_peer *peer, const char *why);
+    // A peer's hello or proof was refused; it is told why. It may be anybody. NULL: only the log says so.
+    void (*on_refused)(void *user, const struct rpc_peer *peer, enum rpc_refusal reason, const char *why);
     void *user;
 };
 

@@ -85,8 +85,8 @@ static void start_call(struct rpc_server *server, struct connection *connection,
 // --- messages of clients ---
 
 // The client closes the connection, or the handshake's deadline does. Until then its messages are ignored.
-static void refuse(struct connection *connection, const char *format, ...) PRINTF_LIKE(2, 3);
-static void refuse(struct connection *connection, const char *format, ...)
+static void refuse(struct connection *connection, enum rpc_refusal reason, const char *format, ...) PRINTF_LIKE(3, 4);
+static void refuse(struct connection *connection, enum rpc_refusal reason, const char *format, ...)
 {
     struct envelope refused = {.kind = ENVELOPE_REFUSED};
     struct rpc_server *server = (struct rpc_server *)connection->all->endpoint;
@@ -100,7 +100,7 @@ static void refuse(struct connection *connection, const char *format, ...)
     connection->refused = true;
     connection_send_now(connection, message_pack(loop_messages(connection->all->loop), &refused, NULL));
     if (server->config.on_refused)
-        server->config.on_refused(server->config.user, peer, refused.error);
+        server->config.on_refused(server->config.user, peer, reason, refused.error);
     if (!endpoint_log_refused(&server->endpoint, connection->pipe, refused.error) &&
         repeat_is_due(&server->refusals, clock_now_us(), refused.error))
         log_warn("RPC-REFUSED", "at=%s peer_version=%s why=%s times=%u", server->addresses[0],
@@ -133,16 +133,17 @@ static void on_hello(struct rpc_server *server, struct connection *connection, s
         !handshake_parse_hello(message, &connection->greeting))
         connection_kick(connection, "malformed handshake");
     else if (greeting->protocol != RPC_PROTOCOL)
-        refuse(connection, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service, RPC_PROTOCOL,
-               greeting->peer.service, greeting->protocol);
+        refuse(connection, RPC_REFUSED_VERSION, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service,
+               RPC_PROTOCOL, greeting->peer.service, greeting->protocol);
     else if (connection->role != RPC_ROLE_NONE && !says_its_role(greeting, connection->role))
-        refuse(connection, "the certificate of this peer is for %s, and it says hello as %s", rpc_role_text(connection->role),
-               greeting->peer.service);
+        refuse(connection, RPC_REFUSED_CERTIFICATE, "the certificate of this peer is for %s, and it says hello as %s",
+               rpc_role_text(connection->role), greeting->peer.service);
     else if (loop_secret(server->loop)->is_set && !greeting->has_nonce)
-        refuse(connection, "%s requires the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,
-               greeting->peer.service);
+        refuse(connection, RPC_REFUSED_SECRET, "%s requires the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION,
+               server->service, greeting->peer.service);
     else if (own && greeting->peer.fingerprint && own != greeting->peer.fingerprint)
-        refuse(connection, "%s and %s do not agree on the model or its KV shape", server->service, greeting->peer.service);
+        refuse(connection, RPC_REFUSED_MODEL, "%s and %s do not agree on the model or its KV shape", server->service,
+               greeting->peer.service);
     else if (loop_secret(server->loop)->is_set)
         connection_send_now(connection, handshake_challenge(server->loop, message, &connection->handshake));
     else
@@ -156,7 +157,7 @@ static void on_proof(struct rpc_server *server, struct connection *connection, s
     else if (handshake_client_is_proven(loop_secret(server->loop), message, &connection->handshake))
         welcome(server, connection);
     else
-        refuse(connection, "%s and %s have different mesh secrets (--" RPC_SECRET_OPTION ")", server->service,
+        refuse(connection, RPC_REFUSED_SECRET, "%s and %s have different mesh secrets (--" RPC_SECRET_OPTION ")", server->service,
                connection->greeting.peer.service);
 }
 

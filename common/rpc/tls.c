@@ -376,6 +376,7 @@ struct rpc_tls {
     SSL_CTX *ctx;                 // under the lock
     struct rpc_tls_expiry expiry; // under the lock
     struct refusals refusals;     // under the lock
+    uint64_t refused;             // under the lock
     // the thread's only, once it runs
     struct tls_versions seen, tried; // of the last look, and of the files that were read last
     struct tls_certificate own;
@@ -567,6 +568,17 @@ uint64_t tls_generation(const struct rpc_tls *tls) { return atomic_load_explicit
 void tls_refused(struct rpc_tls *tls, const char *at, const char *peer, const char *why)
 {
     pthread_mutex_lock(&tls->lock);
+    tls->refused++;
     refusals_log(&tls->refusals, at, peer, why);
     pthread_mutex_unlock(&tls->lock);
+}
+
+uint64_t rpc_tls_refused(struct rpc_tls *tls)
+{
+    if (!tls)
+        return 0;
+    pthread_mutex_lock(&tls->lock);
+    const uint64_t refused = tls->refused;
+    pthread_mutex_unlock(&tls->lock);
+    return refused;
 }

@@ -61,13 +61,15 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
 }
 
 // One whose version or secret is another does not come as far as its name.
-static void on_refused(void *user, const struct rpc_peer *peer, const char *why)
+static void on_refused(void *user, const struct rpc_peer *peer, enum rpc_refusal reason, const char *why)
 {
     struct scheduler *scheduler = user;
     const bool s_part = !strcmp(peer->service, "s-part");
 
     if (s_part || !strcmp(peer->service, "kv-worker"))
-        registration_refused(scheduler, peer->service, s_part, STATUS_FAILED_PRECONDITION, why);
+        registration_refused(scheduler, peer->service, s_part, (enum refusal_reason)reason, why);
+    else
+        refusals_count(&scheduler->refusals, peer->service, (enum refusal_reason)reason);
 }
 
 // Memory of a request beside its tokens: its log, its entries in the core's tables, its row of a step.

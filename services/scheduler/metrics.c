@@ -169,6 +169,18 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
         (double)scheduler->core.busy_ns / 1e9);
 }
 
+// Members and gateways that were refused. Whoever is refused asks again, so a count that is 0 need not be there.
+static void add_refusals(struct text *text, const struct refusals *refusals)
+{
+    text_format(text, "# HELP fastdecode_refused_total times that a service of this kind was refused, by reason\n"
+                      "# TYPE fastdecode_refused_total counter\n");
+    for (enum refused_kind kind = 0; kind < REFUSED_KINDS; kind++)
+        for (enum refusal_reason reason = 0; reason < REFUSAL_REASONS; reason++)
+            if (refusals->counts[kind][reason])
+                text_format(text, "fastdecode_refused_total{kind=\"%s\",reason=\"%s\"} %llu\n", refused_kind_name(kind),
+                            refusal_reason_name(reason), (unsigned long long)refusals->counts[kind][reason]);
+}
+
 static void add_span_count(struct text *text, const char *name, const char *service, uint64_t count)
 {
     text_format(text, "fastdecode_trace_spans_%s_total{service=\"%s\"} %llu\n", name, service, (unsigned long long)count);
@@ -277,10 +289,15 @@ void metrics_handler(struct rpc_call *call, void *user)
         sched_get_stats(scheduler->core.sched, &stats);
     add_core(&text, &stats);
     add_service(&text, scheduler);
+    add_refusals(&text, &scheduler->refusals);
     if (scheduler->host.otlp)
         add_traces(&text, scheduler);
-    if (scheduler->host.security.tls)
+    if (scheduler->host.security.tls) {
+        one(&text, "tls_refused_total", "counter",
+            "connections of the scheduler that were refused for their certificate or over TLS",
+            (double)rpc_tls_refused(scheduler->host.security.tls));
         add_certificates(&text, scheduler);
+    }
     if (scheduler->core.sched) {
         one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core.config.page_tokens);
         add_load_limit(&text, scheduler);

@@ -37,11 +37,39 @@ static struct refusal *refusals_add(struct refusals *refusals, const char *name,
     return oldest;
 }
 
-const struct refusal *refusals_note(struct refusals *refusals, const char *name, bool s_part, enum status status, const char *why)
+const char *refused_kind_name(enum refused_kind kind)
 {
+    static const char *const names[REFUSED_KINDS] = {"s-part", "kv-worker", "gateway", "other"};
+    return names[kind];
+}
+
+const char *refusal_reason_name(enum refusal_reason reason)
+{
+    static const char *const names[REFUSAL_REASONS] = {
+        [REFUSED_VERSION] = "version", [REFUSED_CERTIFICATE] = "certificate", [REFUSED_SECRET] = "secret",
+        [REFUSED_MODEL] = "model",     [REFUSED_REQUEST] = "request",         [REFUSED_OLDER] = "older",
+        [REFUSED_FULL] = "full",
+    };
+    return names[reason];
+}
+
+void refusals_count(struct refusals *refusals, const char *service, enum refusal_reason reason)
+{
+    enum refused_kind kind = REFUSED_S_PART;
+
+    while (kind < REFUSED_OTHER && strcmp(refused_kind_name(kind), service) != 0)
+        kind++;
+    refusals->counts[kind][reason]++;
+}
+
+const struct refusal *refusals_note(struct refusals *refusals, const char *name, bool s_part, enum refusal_reason reason,
+                                    const char *why)
+{
+    const char *kind = refused_kind_name(s_part ? REFUSED_S_PART : REFUSED_KV_WORKER);
     char shown_name[NAME_BYTES] = "", shown_why[sizeof refusals->of[0].why];
     const uint64_t now_us = clock_now_us();
 
+    refusals_count(refusals, kind, reason);
     copy_shown(shown_name, sizeof shown_name, name[0] ? name : "(no name)");
     copy_shown(shown_why, sizeof shown_why, why);
     struct refusal *refusal = refusals_find(refusals, shown_name, s_part);
@@ -51,8 +79,8 @@ const struct refusal *refusals_note(struct refusals *refusals, const char *name,
     memcpy(refusal->why, shown_why, sizeof shown_why);
     refusal->refused_us = now_us;
     if (repeat_is_due(&refusal->repeats, now_us, shown_why))
-        log_warn("MEMBER-REFUSED", "name=%s kind=%s status=%s why=\"%s\" times=%u", shown_name, s_part ? "s-part" : "kv-worker",
-                 status_name(status), shown_why, refusal->repeats.count);
+        log_warn("MEMBER-REFUSED", "name=%s kind=%s reason=%s why=\"%s\" times=%u", shown_name, kind, refusal_reason_name(reason),
+                 shown_why, refusal->repeats.count);
     return is_new ? refusal : NULL;
 }
 

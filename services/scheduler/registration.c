@@ -371,20 +371,20 @@ static uint64_t refused_for(const struct member *known, const Fastdecode__Regist
     return !was_told && member_is_ahead(incarnation) ? MAX(newest, member_incarnation()) : 0;
 }
 
-void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum status status, const char *why)
+void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum refusal_reason reason, const char *why)
 {
-    const struct refusal *told = refusals_note(&scheduler->refusals, name, s_part, status, why);
+    const struct refusal *told = refusals_note(&scheduler->refusals, name, s_part, reason, why);
 
     if (told)
         view_note(&scheduler->view, FASTDECODE__EVENT_KIND__EVENT_KIND_REFUSED, told->name, told->why);
 }
 
 static void refuse(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__RegisterRequest *request,
-                   const struct error *error)
+                   enum refusal_reason reason, const struct error *error)
 {
     const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
 
-    registration_refused(scheduler, request->name, s_part, error->status, error->text);
+    registration_refused(scheduler, request->name, s_part, reason, error->text);
     rpc_call_fail(call, error->status, "%s", error->text);
 }
 
@@ -401,13 +401,13 @@ void registration_handler(struct rpc_call *call, void *user)
         return;
     const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
     if (check_request(scheduler, request, s_part, &error)) {
-        refuse(scheduler, call, request, &error);
+        refuse(scheduler, call, request, REFUSED_REQUEST, &error);
         return;
     }
     if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, request->incarnation))
         return;
     if (s_part && take_model(scheduler, request, &error)) {
-        refuse(scheduler, call, request, &error);
+        refuse(scheduler, call, request, REFUSED_MODEL, &error);
         return;
     }
     if (!s_part)
@@ -416,7 +416,7 @@ void registration_handler(struct rpc_call *call, void *user)
     reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {
         if (request->was_registered) // else it takes the next number at once
-            registration_refused(scheduler, request->name, s_part, STATUS_FAILED_PRECONDITION,
+            registration_refused(scheduler, request->name, s_part, REFUSED_OLDER,
                                  "a member of that name or with those layers that started later is there");
         rpc_call_reply(call, &reply.base);
         return;
@@ -425,7 +425,7 @@ void registration_handler(struct rpc_call *call, void *user)
         member = find_or_add_worker(scheduler, request->name);
     if (!member) {
         error_set(&error, STATUS_FAILED_PRECONDITION, "there are too many %s", s_part ? "stages of the s-part" : "workers");
-        refuse(scheduler, call, request, &error);
+        refuse(scheduler, call, request, REFUSED_FULL, &error);
         return;
     }
     if (is_part(request))
@@ -436,7 +436,7 @@ void registration_handler(struct rpc_call *call, void *user)
         member->heard_us = clock_now_us();
     } else if (take_member(member, request, &error) ||
                (!scheduler->core.sched && stages_configure_core(scheduler) && open_core(scheduler, &error))) {
-        refuse(scheduler, call, request, &error);
+        refuse(scheduler, call, request, REFUSED_FULL, &error);
         return;
     }
     refusals_forget(&scheduler->refusals, request->name, s_part);

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "kernels/kv/kv_store.h"
 #include "services/scheduler/member.h"
+#include "services/scheduler/refusals.h"
 
 enum { END_TOKENS_MAX = 16 };
 
@@ -27,7 +28,7 @@ struct served_model {
 
 void registration_handler(struct rpc_call *call, void *user);
 // Says in the log and the view, and where people ask why the mesh is not ready, that a member is refused.
-void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum status status, const char *why);
+void registration_refused(struct scheduler *scheduler, const char *name, bool s_part, enum refusal_reason reason, const char *why);
 // Returns the worker that has registered under the name; NULL: none.
 struct member *registration_find_worker(struct scheduler *scheduler, const char *name);
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from conftest import BUILD, fastdecode, seconds, tiny, wait_until
+from rpc_client import Connection, decode, one
 
 KV_WORKER = ("--calibrate=off", "--kv-memory=16M", "--threads=1")
 
@@ -166,6 +167,11 @@ def test_an_s_part_that_does_not_get_as_far_as_its_name_is_said_too(by_hand, tmp
     wait_until(lambda: why in by_hand.log("outside"), 30, lambda: by_hand.log("outside"))
     time.sleep(seconds(2))  # it dials again and again
     assert by_hand.log("outside").count(why) == 1 and "mesh secret" in by_hand.log("outside"), by_hand.log("outside")
+    inside = Connection(by_hand.scheduler, "gateway", secret=secret.read_bytes())
+    told = one(decode(inside.call("Generator/Metrics", b"").messages[0]), 1).decode()
+    inside.close()
+    for kind in ("s-part", "gateway"):
+        assert re.search(rf'^fastdecode_refused_total{{kind="{kind}",reason="secret"}} [1-9]', told, re.M), told
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------------------

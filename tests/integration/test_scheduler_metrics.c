@@ -127,6 +127,9 @@ static void names_that_are_no_labels_are_refused(void **state)
     }
     kv_worker.name = "Kv_worker-1.example.org";
     assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+    char *text = ask_for_metrics();
+    assert_non_null(strstr(text, "\nfastdecode_refused_total{kind=\"kv-worker\",reason=\"request\"} 8\n"));
+    free(text);
     mesh_close();
 }
 
