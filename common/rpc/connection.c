@@ -188,8 +188,9 @@ void connection_kick(struct connection *connection, const char *why)
 
     if (connection->dead)
         return;
-    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=%s", connection->all->service,
-             log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe,
+    log_warn("RPC-KICKED", "service=%s peer=%s from=\"%s\" pipe=%u why=%s", connection->all->service,
+             log_quote(quoted, sizeof quoted, connection->greeting.peer.service),
+             endpoint_peer(connection->all->endpoint, connection->pipe), connection->pipe,
              log_quote(quoted_why, sizeof quoted_why, why));
     connection->dead = true;
     leave_strangers(connection->all, connection);

@@ -189,6 +189,12 @@ enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t id)
     return pipe ? pipe->link->role : RPC_ROLE_NONE;
 }
 
+const char *endpoint_peer(const struct endpoint *endpoint, uint32_t id)
+{
+    const struct endpoint_pipe *pipe = find(endpoint, id);
+    return pipe && pipe->link->peer ? pipe->link->peer : "";
+}
+
 bool endpoint_log_refused(struct endpoint *endpoint, uint32_t id, const char *why)
 {
     const struct endpoint_pipe *pipe = find(endpoint, id);

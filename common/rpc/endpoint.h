@@ -42,6 +42,8 @@ void endpoint_close(struct endpoint *endpoint);
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
 // The role that its certificate names; RPC_ROLE_NONE: it has none, or is gone.
 enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t pipe);
+// Returns the place of its other end, for the log: "10.0.0.3:4711"; "": not known, or it is gone. Valid until the pipe ends.
+const char *endpoint_peer(const struct endpoint *endpoint, uint32_t pipe);
 // Logs that this pipe's peer is refused (TLS-REFUSED), with its address and not for each of a flood. False: it has no certificate, and nothing
 // was logged.
 bool endpoint_log_refused(struct endpoint *endpoint, uint32_t pipe, const char *why);

@@ -103,9 +103,9 @@ static void refuse(struct connection *connection, enum rpc_refusal reason, const
         server->config.on_refused(server->config.user, peer, reason, refused.error);
     if (!endpoint_log_refused(&server->endpoint, connection->pipe, refused.error) &&
         repeat_is_due(&server->refusals, clock_now_us(), refused.error))
-        log_warn("RPC-REFUSED", "at=%s peer_version=%s why=%s times=%u", server->addresses[0],
-                 log_quote(version, sizeof version, peer->version), log_quote(quoted, sizeof quoted, refused.error),
-                 server->refusals.count);
+        log_warn("RPC-REFUSED", "at=%s from=\"%s\" peer_version=%s why=%s times=%u", server->addresses[0],
+                 endpoint_peer(&server->endpoint, connection->pipe), log_quote(version, sizeof version, peer->version),
+                 log_quote(quoted, sizeof quoted, refused.error), server->refusals.count);
 }
 
 static void welcome(struct rpc_server *server, struct connection *connection)

@@ -19,7 +19,7 @@ struct transport_link {
     bool met_tls;       // the peer speaks TLS, which this transport does not; known once the link is gone
     enum rpc_role role; // that the peer's certificate names; RPC_ROLE_NONE: this transport has no certificates
     const char *at;     // of ours, at which it was accepted, or what was dialed; NULL: this transport does not know
-    const char *peer;   // "10.0.0.3:4711", or what was dialed; NULL: this transport does not know
+    const char *peer;   // "10.0.0.3:4711", "process 123" of this host, or what was dialed; NULL: this transport does not know
 };
 
 struct transport_events {

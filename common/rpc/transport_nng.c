@@ -17,6 +17,7 @@
 //
 // Links are made in nng's callbacks, handed to the owner in the queue, and from then on belong to it: it starts reading and
 // frees them, after both aios have been stopped. A callback touches its link, the loop's queue, and nothing else.
+#include <arpa/inet.h>
 #include <nng/nng.h>
 #include <nng/supplemental/util/platform.h>
 #include <pthread.h>
@@ -50,6 +51,7 @@ struct transport_port {
 
 struct link {
     struct relay_link relay; // first: the endpoint casts to it
+    char peer[64];           // for the log
     nng_stream *stream;
     nng_aio *rx, *tx; // one receive at a time, of whoever has the relay's reader then
 
@@ -82,6 +84,24 @@ static void link_free(struct transport_link *base)
     free(link);
 }
 
+// Writes "10.0.0.3:4711", or "process 123" of a local socket; "" if nng does not know.
+static void write_peer(nng_stream *stream, char *out, size_t out_bytes)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    nng_sockaddr address;
+    uint64_t process;
+
+    out[0] = '\0';
+    if (!nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_PID, &process))
+        snprintf(out, out_bytes, "process %llu", (unsigned long long)process);
+    else if (nng_stream_get_addr(stream, NNG_OPT_REMADDR, &address))
+        return;
+    else if (address.s_family == NNG_AF_INET && inet_ntop(AF_INET, &address.s_in.sa_addr, host, sizeof host))
+        snprintf(out, out_bytes, "%s:%u", host, ntohs(address.s_in.sa_port));
+    else if (address.s_family == NNG_AF_INET6 && inet_ntop(AF_INET6, address.s_in6.sa_addr, host, sizeof host))
+        snprintf(out, out_bytes, "[%s]:%u", host, ntohs(address.s_in6.sa_port));
+}
+
 // Takes the stream. NULL: no memory.
 static struct link *link_open(struct transport_port *port, nng_stream *stream, bool is_local)
 {
@@ -93,6 +113,8 @@ static struct link *link_open(struct transport_port *port, nng_stream *stream, b
     }
     const bool has_room = relay_link_open(&link->relay, &transport_nng, &port->relay);
     link->relay.base.is_local = is_local;
+    link->relay.base.peer = link->peer;
+    write_peer(stream, link->peer, sizeof link->peer);
     link->relay.is_idle = true;
     link->stream = stream;
     if (!has_room || nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {

@@ -312,18 +312,26 @@ static void windows_are_kept(void **state)
 
 static void peers_that_disagree_are_refused(void **state)
 {
-    struct harness_server server = {.config.hello.fingerprint = 1234};
-    struct harness_client client = {.config.hello.fingerprint = 99};
-    start_server(&server, "inproc://test-refuse");
-    harness_open(&client, "inproc://test-refuse");
-    kept_log_forget();
-    HARNESS_UNTIL(&client, client.downs >= 4);
-    assert_int_equal(client.ups, 0);
-    assert_non_null(strstr(client.why, "do not agree"));
-    assert_int_equal(kept_log_count("RPC-REFUSED", "at=inproc://test-refuse", "do not agree"), 1); // however often it asks
-    assert_int_equal(kept_log_count("RPC-REFUSED", "address=inproc://test-refuse", "do not agree"), 1);
-    harness_close(&client);
-    harness_stop(&server);
+    static const char *const addresses[] = {"inproc://test-refuse", "tcp://127.0.0.1:0"};
+    char said[300], from[80];
+
+    for (uint32_t i = 0; i < ARRAY_COUNT(addresses); i++) {
+        struct harness_server server = {.config.hello.fingerprint = 1234};
+        struct harness_client client = {.config.hello.fingerprint = 99};
+        start_server(&server, addresses[i]);
+        harness_open(&client, server.address);
+        kept_log_forget();
+        HARNESS_UNTIL(&client, client.downs >= 4);
+        assert_int_equal(client.ups, 0);
+        assert_non_null(strstr(client.why, "do not agree"));
+        snprintf(from, sizeof from, i ? " from=\"127.0.0.1:" : " from=\"process %d\" ", (int)getpid());
+        snprintf(said, sizeof said, "at=%s", server.address);
+        assert_int_equal(kept_log_count("RPC-REFUSED", said, from), 1); // however often it asks
+        snprintf(said, sizeof said, "address=%s", server.address);
+        assert_int_equal(kept_log_count("RPC-REFUSED", said, "do not agree"), 1);
+        harness_close(&client);
+        harness_stop(&server);
+    }
 }
 
 // A server in a process of its own, that can be killed and stopped.
