@@ -57,6 +57,17 @@ static void on_down(void *user, const char *why)
     snprintf(probe->why, sizeof probe->why, "%s", why);
 }
 
+// It refuses, or is refused, before there is a connection that could be down; it would be so again. The process dials nothing else.
+static bool tls_is_refused(struct probe *probe, const struct rpc_security *security)
+{
+    char why[256];
+
+    if (!rpc_tls_refused(security->tls, why, sizeof why))
+        return false;
+    snprintf(probe->why, sizeof probe->why, "%s: TLS is refused: %s", probe->address, why);
+    return true;
+}
+
 static enum status ask(const char *address, uint32_t timeout_ms, const struct rpc_security *security, bool alive,
                        struct error *error)
 {
@@ -81,7 +92,7 @@ static enum status ask(const char *address, uint32_t timeout_ms, const struct rp
         rpc_loop_close(loop);
         return error->status;
     }
-    while (!probe.over && clock_now_us() < limit_us)
+    while (!tls_is_refused(&probe, security) && !probe.over && clock_now_us() < limit_us)
         rpc_loop_run(loop, limit_us - MIN(limit_us, clock_now_us()), 0);
     if (!probe.ready && !(alive && probe.answered))
         status = error_set(error, STATUS_UNAVAILABLE, "%s", probe.answered ? "" : probe.why);

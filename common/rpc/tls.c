@@ -377,6 +377,7 @@ struct rpc_tls {
     struct rpc_tls_expiry expiry; // under the lock
     struct refusals refusals;     // under the lock
     uint64_t refused;             // under the lock
+    char refused_why[256];        // under the lock: of the latest
     // the thread's only, once it runs
     struct tls_versions seen, tried; // of the last look, and of the files that were read last
     struct tls_certificate own;
@@ -569,16 +570,19 @@ void tls_refused(struct rpc_tls *tls, const char *at, const char *peer, const ch
 {
     pthread_mutex_lock(&tls->lock);
     tls->refused++;
+    snprintf(tls->refused_why, sizeof tls->refused_why, "%s", why);
     refusals_log(&tls->refusals, at, peer, why);
     pthread_mutex_unlock(&tls->lock);
 }
 
-uint64_t rpc_tls_refused(struct rpc_tls *tls)
+uint64_t rpc_tls_refused(struct rpc_tls *tls, char *why, size_t why_bytes)
 {
     if (!tls)
         return 0;
     pthread_mutex_lock(&tls->lock);
     const uint64_t refused = tls->refused;
+    if (why)
+        snprintf(why, why_bytes, "%s", tls->refused_why);
     pthread_mutex_unlock(&tls->lock);
     return refused;
 }

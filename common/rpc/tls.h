@@ -29,8 +29,8 @@ struct rpc_tls_expiry {
 
 // Any thread. Zeros: there is no certificate (tls is NULL).
 struct rpc_tls_expiry rpc_tls_expiry(struct rpc_tls *tls);
-// Any thread. How often a connection was refused as TLS-REFUSED says; 0 if tls is NULL.
-uint64_t rpc_tls_refused(struct rpc_tls *tls);
+// Any thread. How often a connection was refused as TLS-REFUSED says; 0 if tls is NULL. why: gets the reason of the latest; NULL: nobody asks.
+uint64_t rpc_tls_refused(struct rpc_tls *tls, char *why, size_t why_bytes);
 // Any thread: reads the files again, soon, on its own thread. The log says what became of it. NULL is allowed.
 void rpc_tls_reload(struct rpc_tls *tls);
 

@@ -278,7 +278,7 @@ static bool shake_hands(const struct tls_dial_config *config, struct tls_session
     if (step == TLS_STEP_FAILED)
         why = tls_session_why(session);
     else if (step == TLS_STEP_END)
-        why = "it has closed the connection in the handshake";
+        why = "it has closed the connection in the handshake (plain tcp?)";
     if (why[0])
         tls_refused(config->tls, config->address, config->address, why);
     return false;

@@ -295,7 +295,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     if (scheduler->host.security.tls) {
         one(&text, "tls_refused_total", "counter",
             "connections of the scheduler that were refused for their certificate or over TLS",
-            (double)rpc_tls_refused(scheduler->host.security.tls));
+            (double)rpc_tls_refused(scheduler->host.security.tls, NULL, 0));
         add_certificates(&text, scheduler);
     }
     if (scheduler->core.sched) {

@@ -13,7 +13,7 @@ import subprocess
 import pytest
 
 import far_host
-from conftest import BUILD, PACED, fastdecode, run, shard, spawn, tiny, wait_until
+from conftest import BUILD, PACED, fastdecode, free_port, run, shard, spawn, tiny, wait_until
 from rpc_client import raw_varint
 from streams import Stream, assert_same, body, join_all, run_all, samples, start_all, words
 from tls_mesh import ROLES, Sniffer, TlsMesh, certs
@@ -208,7 +208,7 @@ def test_strangers_at_each_port(folder, other, target, service, what):
         target.wait_metric("fastdecode_tls_refused_total", lambda count: count > len(reasons))
 
 
-def test_health_wants_a_certificate(folder, other, target):
+def test_health_wants_a_certificate(folder, other, target, tmp_path):
     address = "tls+tcp://{}:{}".format(*target.address("scheduler"))
     secret = ("--mesh-secret-file", os.path.join(target.run_dir, "mesh-secret"))
     assert fastdecode("health", address, *secret, "--tls", f"{folder}/kv-worker").stdout.strip().endswith("ready")
@@ -216,6 +216,25 @@ def test_health_wants_a_certificate(folder, other, target):
     assert without.returncode == 2 and "--tls DIR" in without.stderr, without
     wrong = fastdecode("health", address, "--tls", f"{other}/kv-worker", "--timeout-ms", "3000")
     assert wrong.returncode == 3 and "TLS-REFUSED" in wrong.stderr, wrong
+    assert f"{address}: TLS is refused: its certificate is of a CA that is not in ca.pem" in wrong.stderr, wrong
+    trusting = tmp_path / "trusting"  # the scheduler refuses it, once it believes that the handshake is done
+    shutil.copytree(f"{other}/kv-worker", trusting)
+    with open(trusting / "ca.pem", "a", encoding="ascii") as file, open(f"{folder}/ca.pem", encoding="ascii") as more:
+        file.write(more.read())
+    wrong = fastdecode("health", address, "--tls", trusting)
+    assert wrong.returncode == 3 and "TLS is refused: it refuses this service's certificate" in wrong.stderr, wrong
+
+
+def test_health_says_that_one_side_does_not_speak_tls(folder, target):
+    wrong = fastdecode("health", "tcp://{}:{}".format(*target.address("scheduler")))
+    assert wrong.returncode == 3 and "the peer speaks TLS" in wrong.stderr, wrong
+    port = free_port()
+    scheduler = spawn([f"{BUILD}/bin/scheduler", f"--listen=tcp://127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: "not ready" in fastdecode("health", f"tcp://127.0.0.1:{port}").stdout, 30, "it does not listen")
+    wrong = fastdecode("health", f"tls+tcp://127.0.0.1:{port}", "--tls", f"{folder}/kv-worker")
+    scheduler.kill()
+    scheduler.wait()
+    assert wrong.returncode == 3 and "TLS is refused: it has closed the connection in the handshake (plain tcp?)" in wrong.stderr, wrong
 
 
 # --- who listens on the way ---------------------------------------------------------------------------------------------------
