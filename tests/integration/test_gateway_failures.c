@@ -382,12 +382,13 @@ static void test_drain_with_notice(void **state)
     gateway_close(drain.gateway);
 }
 
-// A gateway that is closed with streams open cuts them off and leaves nothing.
+// A gateway that is closed with requests in flight says so to their clients, in each API's form, and leaves nothing.
 static void test_close_with_open_streams(void **state)
 {
     struct gateway_config config = make_config();
     struct gateway *closing;
-    struct http_reply replies[8];
+    static const char messages[] = "{\"max_tokens\":8,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true}";
+    struct http_reply replies[9];
     struct error error;
     uint32_t i, before = fake_look(&fake).cancelled, open = fake_look(&fake).open;
 
@@ -397,14 +398,25 @@ static void test_close_with_open_streams(void **state)
     for (i = 0; i < 8; i++)
         replies[i] =
             http_send(gateway_port(closing), "POST", COMPLETION, "", i % 2 ? "{" PROMPT5 ",\"stream\":true}" : "{" PROMPT5 "}");
-    assert_true(fake_wait(&fake, saw_open, open + 8));
+    replies[8] = http_send(gateway_port(closing), "POST", "/v1/messages", "", messages);
+    assert_true(fake_wait(&fake, saw_open, open + 9));
+    for (i = 0; i < 9; i++)
+        if (i % 2 || i == 8)
+            assert_true(http_read_until(&replies[i], "data: ", 1));
+    kept_log_forget();
     gateway_close(closing);
-    assert_true(fake_wait(&fake, saw_cancelled, before + 8));
-    for (i = 0; i < 8; i++) {
+    assert_true(fake_wait(&fake, saw_cancelled, before + 9));
+    for (i = 0; i < 9; i++) {
+        const bool streams = i % 2 || i == 8;
         http_read_all(&replies[i]);
-        assert_int_equal(http_count(&replies[i], "[DONE]"), 0);
+        assert_int_equal(http_status(&replies[i]), streams ? 200 : 503);
+        assert_int_equal(http_count(&replies[i], "shuts down"), 1);
+        assert_int_equal(http_count(&replies[i], "event: error"), i == 8);
+        assert_int_equal(http_count(&replies[i], "[DONE]"), i % 2);
         http_free(&replies[i]);
     }
+    assert_int_equal(kept_log_count("API-FAILED", "status=503", "shuts down"), 9);
+    assert_int_equal(kept_log_count("API-CLIENT-LEFT", NULL, NULL), 0);
 }
 
 int main(int argc, char **argv)
@@ -431,6 +443,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     kept_log_open();
+    rig_log_level = LOG_INFO;
     log_init("test", LOG_ERROR, false);
     return kept_log_show(cmocka_run_group_tests(tests, set_up, tear_down));
 }

@@ -561,6 +561,30 @@ void requests_tick(struct requests *requests)
     }
 }
 
+// Lines of batches are asked again once the gateway is back.
+static void end_request(struct request *request)
+{
+    struct api_error error;
+
+    if (exchange_is_local(request->client.exchange))
+        return;
+    api_fail(&error, 503, "shutting_down", NULL,
+             "this gateway shuts down, and could not wait for the end of the answer (--drain-timeout)");
+    error.retry_after_s = 1;
+    request_fail(request, &error);
+}
+
+void requests_end(struct requests *requests)
+{
+    struct request *request, *next;
+
+    requests->ended = true;
+    for (request = requests->first; request; request = next) {
+        next = request->next;
+        end_request(request);
+    }
+}
+
 void requests_start(struct requests *requests, struct request *request)
 {
     uint32_t i;
@@ -577,6 +601,10 @@ void requests_start(struct requests *requests, struct request *request)
     requests->first = request;
     atomic_fetch_add_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
     exchange_set_user(request->client.exchange, request);
+    if (requests->ended && !exchange_is_local(request->client.exchange)) {
+        end_request(request);
+        return;
+    }
     mesh_state(requests->config.mesh, &requests->state);
     if (request->draw.max_tokens == 0 && !request->draw.sampling.prompt_logprobs && !request->pool.pooling) {
         // echo alone: there is nothing to compute

@@ -53,6 +53,8 @@ void request_discard(struct request *request);
 void requests_start(struct requests *requests, struct request *request);
 // Cancels the request whose client has left. Loop thread.
 void requests_cancel(struct requests *requests, struct exchange *exchange);
+// Fails all requests of clients, and those that are started from now on: the gateway shuts down. Lines of batches are left alone. Loop thread.
+void requests_end(struct requests *requests);
 // Submits waiting choices, keeps silent streams alive, and refuses requests that have waited too long. Call it on the loop thread
 // when the mesh's state has changed and at every tick.
 void requests_tick(struct requests *requests);

@@ -177,6 +177,7 @@ struct requests {
     struct text piece, chunk;      // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
+    bool ended;             // loop thread: see requests_end()
     struct request *refill; // loop thread: a choice of it has ended, and the next may be submitted; NULL: none
 };
 

@@ -15,6 +15,7 @@
 
 enum {
     DRAIN_POLL_MS = 10,
+    CUT_OFF_MS = 1000, // for clients to read why their answers end
     RPC_CALLS = 16384,
     LOOK_EVERY_TICKS = 10,
     ADMIN_CONNECTIONS = 64,
@@ -395,12 +396,28 @@ bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
     return http_server_active(gateway->http) == 0;
 }
 
+static void end_on_loop(void *arg) { requests_end(((struct gateway *)arg)->requests); }
+
+// Tells clients whose requests are in flight that they end here.
+static void cut_off(struct gateway *gateway)
+{
+    const uint64_t limit_us = clock_now_us() + CUT_OFF_MS * 1000;
+    const struct timespec pause = {.tv_nsec = DRAIN_POLL_MS * 1000000l};
+
+    http_server_quiesce(gateway->http);
+    mesh_post(gateway->mesh, end_on_loop, gateway);
+    while (http_server_active(gateway->http) > 0 && clock_now_us() < limit_us)
+        nanosleep(&pause, NULL);
+}
+
 // Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody.
 void gateway_close(struct gateway *gateway)
 {
     if (!gateway)
         return;
     atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
+    if (gateway->http)
+        cut_off(gateway);
     http_server_stop(gateway->http);
     http_server_stop(gateway->admin);
     batch_api_stop(gateway->batches);

@@ -71,7 +71,7 @@ void gateway_reload(struct gateway *gateway);
 // Drains the gateway, in at most limit_s. /ready fails at once. For notice_s, new connections and requests are still accepted, so that load
 // balancers can notice. Then nothing new is accepted and requests in flight are answered. Returns whether all were. May be called again.
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
-// Ends everything and cuts off the requests in flight. Blocks. NULL is allowed.
+// Ends everything. Requests in flight fail with shutting_down, in their answers or as the last event of their streams. Blocks. NULL is allowed.
 void gateway_close(struct gateway *gateway);
 
 #endif
