@@ -15,6 +15,7 @@ import urllib.request
 import pytest
 
 from conftest import BUILD, MODEL, PACED, SANITIZED, Mesh, fastdecode, run, seconds, spawn, tiny, wait_until
+from streams import Stream, body
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 SMALL = ("--kv-memory", "64M", "--local-pool", "64M")
@@ -308,6 +309,20 @@ def test_second_signal_ends_at_once():
         assert mesh.process.wait(seconds(10)) == 0
         asked.join(seconds(10))
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_stream_longer_than_the_drain_ends_with_an_error():
+    with Mesh(*SMALL, "--drain-timeout", "0.5", **PACED) as mesh:
+        stream = Stream(mesh.url, body("Once", 6000))
+        stream.wait_tokens(3)
+        mesh.process.send_signal(signal.SIGTERM)
+        assert mesh.process.wait(seconds(30)) == 0
+        stream.join(seconds(10))
+        assert "this gateway shuts down" in str(stream.error), stream.error
+        with open(os.path.join(mesh.run_dir, "gateway.log"), encoding="utf-8") as file:
+            log = file.read()
+        assert "GATEWAY-CUT-OFF limit_s=0.5" in log and "CLIENT-LEFT" not in log, log
+        assert "CHILD-KILLED" not in "".join(mesh.output)
 
 
 def test_a_model_by_its_name(tmp_path):

@@ -31,8 +31,8 @@
 #include "services/fastdecode/up/supervise.h"
 #include "services/fastdecode/up/up_settings.h"
 
-#define ADMIN_PORT "9464" // with --admin-listen auto, if the HTTP server is open to others (services/gateway/main.c)
-enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
+#define ADMIN_PORT "9464"               // with --admin-listen auto, if the HTTP server is open to others (services/gateway/main.c)
+enum { STOP_MS = 5000, PROBE_MS = 50 }; // STOP_MS: that a service has to end, the gateway after its drain
 
 struct up {
     struct up_settings settings;
@@ -255,7 +255,7 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--admin-port-file=%s/gateway-admin" SUPERVISE_PORT_FILE, up->supervisor.run_dir);
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--context=%u", s->context);
-    supervise_argument(child, "--drain-timeout=%d", DRAIN_S);
+    supervise_argument(child, "--drain-timeout=%g", s->drain_timeout_s);
     supervise_argument(child, "--drain-notice=0"); // no load balancer is in front of it
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
@@ -354,12 +354,12 @@ static void stop_all(struct up *up)
     struct supervisor *supervisor = &up->supervisor;
 
     if (up->gateway)
-        supervise_stop(supervisor, up->gateway, STOP_GATEWAY_MS);
+        supervise_stop(supervisor, up->gateway, (int)(up->settings.drain_timeout_s * 1000) + STOP_MS);
     supervisor->no_restarts = true; // until then, what dies may be needed for requests under way
     if (up->scheduler)
-        supervise_stop(supervisor, up->scheduler, STOP_OTHERS_MS);
+        supervise_stop(supervisor, up->scheduler, STOP_MS);
     for (uint32_t i = 0; i < supervisor->child_count; i++)
-        supervise_stop(supervisor, &supervisor->children[i], STOP_OTHERS_MS);
+        supervise_stop(supervisor, &supervisor->children[i], STOP_MS);
 }
 
 // Prints where /metrics and /mesh are, unless that is the public address, and has a gateway that is started again stay there.
@@ -420,7 +420,8 @@ static int watch(struct up *up)
             print_ready(up);
         }
     }
-    fprintf(stderr, "fastdecode up: ending; running requests may take %d s, a second signal ends at once\n", DRAIN_S);
+    fprintf(stderr, "fastdecode up: ending; running requests may take %g s, a second signal ends at once\n",
+            up->settings.drain_timeout_s);
     return 0;
 }
 

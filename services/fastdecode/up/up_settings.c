@@ -156,6 +156,7 @@ static const struct up_settings defaults = {
     .weights_memory = "auto",
     .weights_host_memory = "auto",
     .worker_timeout_ms = 2000,
+    .drain_timeout_s = 10,
     .otlp_endpoint = "none",
     .trace_sample = 1,
 };
@@ -374,6 +375,7 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"batch-queue", OPTION_U32, &s->batch_queue, "N", "batch-class requests that may wait", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS",
          "time limit of a request, which then ends with the tokens it has; 0: none", 0, 1e6},
+        {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "how long requests may take after SIGTERM", 0, 86400},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that has been silent this long counts as dead",
          100, 600000},

@@ -32,7 +32,7 @@ struct up_settings {
         max_queue, batch_queue, worker_timeout_ms, log_keep;
     uint64_t kv_memory, log_max_bytes;
     const char *otlp_endpoint;
-    double request_timeout_s, step_target_ms, trace_sample;
+    double request_timeout_s, drain_timeout_s, step_target_ms, trace_sample;
     bool log_json, prefix_cache, calibrate, batch_invariant;
 };
 
