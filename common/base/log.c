@@ -28,6 +28,8 @@ static struct log_output {
     int fd;
     bool is_socket, must_poll;
     uint64_t dropped_lines; // since the last line that got through
+    uint64_t lost_lines;    // since the start
+    bool is_torn;           // the latest line got out in part
     char path[PATH_BYTES];  // "": not a file of our own
     uint64_t file_bytes, max_bytes;
     uint32_t keep_count;
@@ -173,9 +175,11 @@ static bool put(const char *line, size_t bytes)
     if (output.must_poll && poll(&room, 1, 0) != 1)
         return false;
     ssize_t n = output.is_socket ? send(output.fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) : write(output.fd, line, bytes);
-    if (n > 0)
-        output.file_bytes += (uint64_t)n;
-    return n == (ssize_t)bytes;
+    if (n <= 0)
+        return false;
+    output.file_bytes += (uint64_t)n;
+    output.is_torn = n < (ssize_t)bytes;
+    return !output.is_torn;
 }
 
 static size_t format_line(char line[LINE_BYTES], enum log_level level, const char *id, const char *body)
@@ -204,10 +208,12 @@ static size_t format_line(char line[LINE_BYTES], enum log_level level, const cha
 
 static bool report_dropped(void)
 {
-    char body[64], line[LINE_BYTES];
+    char body[64], line[LINE_BYTES + 1] = "\n"; // which ends a line that is torn
+    const char *from = line + !output.is_torn;
 
     snprintf(body, sizeof body, "lines=%llu", (unsigned long long)output.dropped_lines);
-    if (!put(line, format_line(line, LOG_WARN, "LOG-DROPPED", body)))
+    const char *end = line + 1 + format_line(line + 1, LOG_WARN, "LOG-DROPPED", body);
+    if (!put(from, (size_t)(end - from)))
         return false;
     output.dropped_lines = 0;
     return true;
@@ -223,9 +229,19 @@ void log_write(enum log_level level, const char *id, const char *format, ...)
     va_end(args);
     size_t length = format_line(line, level, id, body);
     pthread_mutex_lock(&output.lock);
-    if ((output.dropped_lines && !report_dropped()) || !put(line, length))
+    if ((output.dropped_lines && !report_dropped()) || !put(line, length)) {
         output.dropped_lines++;
+        output.lost_lines++;
+    }
     pthread_mutex_unlock(&output.lock);
+}
+
+uint64_t log_lines_lost(void)
+{
+    pthread_mutex_lock(&output.lock);
+    const uint64_t lines = output.lost_lines;
+    pthread_mutex_unlock(&output.lock);
+    return lines;
 }
 
 // --- lines that would repeat ---

@@ -4,8 +4,9 @@
 // The level is tested before arguments are evaluated. Safe from any thread, but not from a signal handler.
 // Values that come from outside (request text, peer names) must pass through log_quote() first.
 //
-// A line is one write(2) that never waits: if the reader of a pipe or terminal has stalled, the line is dropped and counted, and
-// the next line that gets through is preceded by LOG-DROPPED with the count. A serving loop therefore never stops for its log.
+// A line is one write(2) that never waits: if the reader of a pipe or terminal has stalled, or the disk of a file is full, the line is
+// dropped and counted, and the next line that gets through is preceded by LOG-DROPPED with the count. A serving loop therefore never stops for
+// its log.
 #ifndef FD_BASE_LOG_H
 #define FD_BASE_LOG_H
 
@@ -30,6 +31,9 @@ enum status log_to_file(const char *path, uint64_t max_bytes, uint32_t keep_coun
 
 // Converts "debug", "info", "warn" or "error" to a level.
 enum status log_parse_level(const char *name, enum log_level *out) MUST_CHECK;
+
+// How many lines were dropped since the start. Any thread.
+uint64_t log_lines_lost(void);
 
 void log_write(enum log_level level, const char *id, const char *format, ...) PRINTF_LIKE(3, 4);
 

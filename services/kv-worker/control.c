@@ -345,6 +345,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct rpc_tls_expiry expiry = rpc_tls_expiry(worker->control.security.tls);
     heartbeat->certificate_expires_s = expiry.certificate_s;
     heartbeat->ca_expires_s = expiry.ca_s;
+    heartbeat->log_lines_lost = log_lines_lost();
 }
 
 // --- Fetch ---

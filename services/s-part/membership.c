@@ -207,6 +207,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct rpc_tls_expiry expiry = rpc_tls_expiry(s_part->security.tls);
     heartbeat->certificate_expires_s = expiry.certificate_s;
     heartbeat->ca_expires_s = expiry.ca_s;
+    heartbeat->log_lines_lost = log_lines_lost();
     heartbeat->rows = atomic_load_explicit(&engine->counters.rows_done, memory_order_relaxed);
 }
 

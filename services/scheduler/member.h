@@ -17,7 +17,7 @@ enum { NAME_BYTES = 64, ADDRESS_BYTES = 128 };
 
 // Counts of a process since its start, from its heartbeats.
 struct member_counts {
-    uint64_t busy_us, kv_bytes_read, streamed_bytes, streamed_segments, spans_exported, spans_dropped;
+    uint64_t busy_us, kv_bytes_read, streamed_bytes, streamed_segments, spans_exported, spans_dropped, log_lines_lost;
 };
 
 struct member {
@@ -46,6 +46,7 @@ static inline void counts_add(struct member_counts *counts, const struct member_
     counts->streamed_segments += more->streamed_segments;
     counts->spans_exported += more->spans_exported;
     counts->spans_dropped += more->spans_dropped;
+    counts->log_lines_lost += more->log_lines_lost;
 }
 
 static inline struct member_counts member_counts_of(const struct member *member)
@@ -55,7 +56,8 @@ static inline struct member_counts member_counts_of(const struct member *member)
                                   .streamed_bytes = member->last.streamed_bytes,
                                   .streamed_segments = member->last.streamed_segments,
                                   .spans_exported = member->last.spans_exported,
-                                  .spans_dropped = member->last.spans_dropped};
+                                  .spans_dropped = member->last.spans_dropped,
+                                  .log_lines_lost = member->last.log_lines_lost};
 }
 
 #endif

@@ -181,29 +181,32 @@ static void add_refusals(struct text *text, const struct refusals *refusals)
                             refusal_reason_name(reason), (unsigned long long)refusals->counts[kind][reason]);
 }
 
-static void add_span_count(struct text *text, const char *name, const char *service, uint64_t count)
+// Adds a counter of each service: this one's, and what the members have at an offset of struct member_counts. Gateways say their own.
+static void add_by_service(struct text *text, const struct scheduler *scheduler, const char *name, const char *help, uint64_t own,
+                           size_t offset)
 {
-    text_format(text, "fastdecode_trace_spans_%s_total{service=\"%s\"} %llu\n", name, service, (unsigned long long)count);
+    static const char sample[] = "fastdecode_%s{service=\"%s\"} %llu\n";
+    const struct member_counts s_part = heard_of_s_part(&scheduler->s_part).counts;
+
+    text_format(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s counter\n", name, help, name);
+    text_format(text, sample, name, "scheduler", (unsigned long long)own);
+    text_format(text, sample, name, "s-part", (unsigned long long)*(const uint64_t *)((const char *)&s_part + offset));
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
+        const struct member *member = scheduler->places.of[i].member;
+        const struct member_counts counts = member_counts_of(member);
+        if (scheduler->places.of[i].kind == SCHED_KV_WORKER)
+            text_format(text, sample, name, member->name, (unsigned long long)*(const uint64_t *)((const char *)&counts + offset));
+    }
 }
 
-// Spans of traces, by service; the gateways say their own.
 static void add_traces(struct text *text, const struct scheduler *scheduler)
 {
     const struct otlp_counts own = otlp_counts(scheduler->host.otlp);
-    const struct member_counts s_part = heard_of_s_part(&scheduler->s_part).counts;
 
-    for (int dropped = 0; dropped < 2; dropped++) {
-        const char *name = dropped ? "dropped" : "exported";
-        text_format(text, "# HELP fastdecode_trace_spans_%s_total spans that %s\n# TYPE fastdecode_trace_spans_%s_total counter\n",
-                    name, dropped ? "were lost on their way to the collector" : "the collector has taken", name);
-        add_span_count(text, name, "scheduler", dropped ? own.dropped : own.exported);
-        add_span_count(text, name, "s-part", dropped ? s_part.spans_dropped : s_part.spans_exported);
-        for (uint32_t i = 0; i < scheduler->places.count; i++) {
-            const struct member *member = scheduler->places.of[i].member;
-            if (scheduler->places.of[i].kind == SCHED_KV_WORKER)
-                add_span_count(text, name, member->name, dropped ? member->last.spans_dropped : member->last.spans_exported);
-        }
-    }
+    add_by_service(text, scheduler, "trace_spans_exported_total", "spans that the collector has taken", own.exported,
+                   offsetof(struct member_counts, spans_exported));
+    add_by_service(text, scheduler, "trace_spans_dropped_total", "spans that were lost on their way to the collector", own.dropped,
+                   offsetof(struct member_counts, spans_dropped));
 }
 
 static void add_expiry(struct text *text, const char *service, const char *certificate, uint64_t expires_s)
@@ -290,6 +293,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     add_core(&text, &stats);
     add_service(&text, scheduler);
     add_refusals(&text, &scheduler->refusals);
+    add_by_service(&text, scheduler, "log_lines_lost_total", "lines that could not be written to the log", log_lines_lost(),
+                   offsetof(struct member_counts, log_lines_lost));
     if (scheduler->host.otlp)
         add_traces(&text, scheduler);
     if (scheduler->host.security.tls) {

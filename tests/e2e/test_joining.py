@@ -22,6 +22,13 @@ def unreachable(log):
     return lines[0]
 
 
+def metrics(scheduler, secret=None):
+    inside = Connection(scheduler, "gateway", secret=secret)
+    told = one(decode(inside.call("Generator/Metrics", b"").messages[0]), 1).decode()
+    inside.close()
+    return told
+
+
 # --- addresses --------------------------------------------------------------------------------------------------------------------
 
 
@@ -167,11 +174,21 @@ def test_an_s_part_that_does_not_get_as_far_as_its_name_is_said_too(by_hand, tmp
     wait_until(lambda: why in by_hand.log("outside"), 30, lambda: by_hand.log("outside"))
     time.sleep(seconds(2))  # it dials again and again
     assert by_hand.log("outside").count(why) == 1 and "mesh secret" in by_hand.log("outside"), by_hand.log("outside")
-    inside = Connection(by_hand.scheduler, "gateway", secret=secret.read_bytes())
-    told = one(decode(inside.call("Generator/Metrics", b"").messages[0]), 1).decode()
-    inside.close()
+    told = metrics(by_hand.scheduler, secret.read_bytes())
     for kind in ("s-part", "gateway"):
         assert re.search(rf'^fastdecode_refused_total{{kind="{kind}",reason="secret"}} [1-9]', told, re.M), told
+
+
+def test_lines_that_a_full_disk_loses_are_in_the_metrics(by_hand):
+    full = "--log-file=/dev/full"
+    by_hand.start("worker", "kv-worker", f"--scheduler={by_hand.scheduler}", "--name=worker", f"--listen=ipc://{by_hand.folder}/worker.sock",
+                  f"--listen-tensors=ipc://{by_hand.folder}/worker-t.sock", full, *KV_WORKER)
+    by_hand.s_part("all", full)
+    by_hand.wait_ready()
+    lost = lambda service: re.search(rf'^fastdecode_log_lines_lost_total{{service="{service}"}} [1-9]', metrics(by_hand.scheduler), re.M)
+    for service in ("worker", "s-part"):
+        wait_until(lambda: lost(service), 30, lambda: metrics(by_hand.scheduler))
+    assert not lost("scheduler")
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------------------

@@ -234,6 +234,7 @@ static inline enum status kv_worker_beat(uint64_t compute_turns)
     request.incarnation = kv_worker.incarnation;
     request.compute_turns = compute_turns;
     request.kv_bytes_read = 4711;
+    request.log_lines_lost = 17;
     return ask(kv_worker.channel, &fastdecode__cluster__descriptor, "Heartbeat", &request.base, NULL).status;
 }
 

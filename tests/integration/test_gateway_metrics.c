@@ -72,6 +72,7 @@ static bool audit_is_counted(uint32_t at)
     bool counted;
 
     assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"audit\"} "));
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"log\"} "));
     counted = !strstr(reply.data, "fastdecode_gateway_not_written_total{what=\"audit\"} 0\n");
     http_free(&reply);
     return counted;

@@ -86,6 +86,8 @@ static void what_a_heartbeat_says_is_in_the_metrics(void **state)
     assert_int_equal(kv_worker_beat(1), STATUS_OK);
     char *text = ask_for_metrics();
     assert_non_null(strstr(text, "\nfastdecode_kv_read_bytes_total{place=\"kv-worker\"} 4711\n"));
+    assert_non_null(strstr(text, "\nfastdecode_log_lines_lost_total{service=\"scheduler\"} 0\n"));
+    assert_non_null(strstr(text, "\nfastdecode_log_lines_lost_total{service=\"kv-worker\"} 17\n"));
     free(text);
     mesh_close();
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -168,6 +169,42 @@ static void a_file_is_rotated_by_size_and_count(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
+// The disk is full in the middle of a line, and has room again later: a limit of the file's size is such a disk.
+static void a_full_disk_costs_lines_that_are_counted(void **state)
+{
+    char path[] = "/tmp/fd-log-XXXXXX", text[4096] = "", wanted[80];
+    int fd = mkstemp(path), status;
+
+    assert_true(fd >= 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit full = {1000, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+        struct error error;
+        signal(SIGXFSZ, SIG_IGN);
+        log_init("test", LOG_INFO, false);
+        if (log_to_file(path, 1 << 20, 0, &error) || setrlimit(RLIMIT_FSIZE, &full))
+            _exit(1);
+        write_lines();
+        if (setrlimit(RLIMIT_FSIZE, &room))
+            _exit(2);
+        log_info("LAST", "lost=%llu", (unsigned long long)log_lines_lost());
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    read_all(fd, text, sizeof text);
+    close(fd);
+    unlink(path);
+    const char *torn = text + 999, *dropped = strstr(text, " warn test LOG-DROPPED lines=");
+    assert_non_null(dropped);
+    assert_int_equal(torn[0], 'x');
+    assert_int_equal(torn[1], '\n'); // and no line follows in the same one
+    snprintf(wanted, sizeof wanted, " LAST lost=%s", strchr(dropped, '=') + 1);
+    wanted[strcspn(wanted, "\n")] = '\0';
+    assert_non_null(strstr(dropped, wanted));
+    assert_in_range(atoi(strchr(dropped, '=') + 1), LINES - 4, LINES - 3);
+}
+
 static void a_file_that_cannot_be_opened_is_an_error(void **state)
 {
     struct error error;
@@ -201,7 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stalled_reader_costs_lines_and_no_time), cmocka_unit_test(the_flags_of_stderr_are_left_alone),
         cmocka_unit_test(a_file_is_rotated_by_size_and_count),      cmocka_unit_test(a_file_that_cannot_be_opened_is_an_error),
-        cmocka_unit_test(what_is_repeated_is_logged_seldom),
+        cmocka_unit_test(what_is_repeated_is_logged_seldom),        cmocka_unit_test(a_full_disk_costs_lines_that_are_counted),
     };
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/dialects/dialect.h"
@@ -248,9 +249,8 @@ static void add_not_written(struct metrics_page *page, struct gateway *gateway)
                                                                 [BATCH_WRITE_DATABASE] = "batch_database"};
     struct batch_runner_stats stats;
 
-    if (!gateway->audit && !gateway->batches)
-        return;
     metrics_page_family(page, name, "counter", "Writes that a disk did not take, by what was to be written.");
+    text_format(&page->text, "%s{what=\"log\"} %llu\n", name, (unsigned long long)log_lines_lost());
     if (gateway->audit)
         text_format(&page->text, "%s{what=\"audit\"} %llu\n", name, (unsigned long long)audit_failures(gateway->audit));
     if (!gateway->batches)
