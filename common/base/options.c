@@ -52,11 +52,12 @@ enum status options_parse_size(const char *text, uint64_t *out)
     return STATUS_OK;
 }
 
+// source: where the value is from, up to the option's name: "flag: --", "FD_PORT: --", "here.conf:3: ".
 static enum status bad_value(const struct option *option, const char *value, const char *source, const char *wanted,
                              struct error *error)
 {
     char quoted[128];
-    return error_set(error, STATUS_INVALID_ARGUMENT, "%s: --%s is %s, want %s", source, option->name,
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s%s is %s, want %s", source, option->name,
                      log_quote(quoted, sizeof quoted, value), wanted);
 }
 
@@ -243,16 +244,19 @@ static void env_name(const char *name, char *out, size_t out_bytes)
 static enum status read_env(const struct option *options, uint32_t count, struct error *error)
 {
     for (uint32_t i = 0; i < count; i++) {
-        char name[96];
+        char name[96], source[104];
         env_name(options[i].name, name, sizeof name);
         const char *value = getenv(name);
-        if (value && set_value(&options[i], value, name, error))
+        snprintf(source, sizeof source, "%s: --", name);
+        if (value && set_value(&options[i], value, source, error))
             return STATUS_INVALID_ARGUMENT;
     }
     return STATUS_OK;
 }
 
-static enum status read_file_line(const struct option *options, uint32_t count, char *line, const char *place, struct error *error)
+// place: "here.conf:3: ". seen: the options of the lines before; NULL: one may come again.
+static enum status read_file_line(const struct option *options, uint32_t count, char *line, const char *place, bool *seen,
+                                  struct error *error)
 {
     char *equals, *key, *value, *end;
 
@@ -262,12 +266,16 @@ static enum status read_file_line(const struct option *options, uint32_t count, 
         return STATUS_OK;
     equals = strchr(key, '=');
     if (!equals)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: want `name = value`", place);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%swant `name = value`", place);
     for (end = equals; end > key && isspace((unsigned char)end[-1]); end--)
         ;
     const struct option *option = find(options, count, key, (size_t)(end - key));
     if (!option)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: unknown setting '%.*s'", place, (int)(end - key), key);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%sunknown setting '%.*s'", place, (int)(end - key), key);
+    if (seen && seen[option - options])
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s%s is there twice", place, option->name);
+    if (seen)
+        seen[option - options] = true;
     value = equals + 1 + strspn(equals + 1, " \t");
     for (end = value + strlen(value); end > value && isspace((unsigned char)end[-1]); end--)
         ;
@@ -275,18 +283,19 @@ static enum status read_file_line(const struct option *options, uint32_t count, 
     return set_value(option, value, place, error);
 }
 
-enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
+enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path, bool once,
                               struct error *error)
 {
     char line[FILE_LINE_BYTES], place[512];
+    bool seen[OPTIONS_MOST] = {0};
     enum status status = STATUS_OK;
     FILE *file = fopen(path, "r");
 
     if (!file)
         return error_set(error, STATUS_NOT_FOUND, "--%s %s: %s", option_name, path, strerror(errno));
     for (int number = 1; !status && fgets(line, sizeof line, file); number++) {
-        snprintf(place, sizeof place, "%s:%d", path, number);
-        status = read_file_line(options, count, line, place, error);
+        snprintf(place, sizeof place, "%s:%d: ", path, number);
+        status = read_file_line(options, count, line, place, once ? seen : NULL, error);
     }
     if (!status && ferror(file)) // a folder, for example
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--%s %s: %s", option_name, path, strerror(errno));
@@ -359,7 +368,7 @@ static enum status read_flag(struct program *program, const struct option *optio
         return error_set(error, STATUS_INVALID_ARGUMENT, "--%s wants a value: %s", option->name, option->value_name);
     const bool is_config = option == &options[program->option_count]; // the first of the shared ones
     // Switches are set at once, so that an error that comes first can be told as --json wants it.
-    return apply || is_config || option->kind == OPTION_BOOL ? set_value(option, value, "flag", error) : STATUS_OK;
+    return apply || is_config || option->kind == OPTION_BOOL ? set_value(option, value, "flag: --", error) : STATUS_OK;
 }
 
 // Scans argv to its end, and returns the first error. With apply=false it only looks for --config, --help, --version and switches.
@@ -405,7 +414,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return status;
     if (!config_path)
         config_path = getenv("FD_CONFIG");
-    if (config_path && (status = options_read_file(all, count, "config", config_path, error)))
+    if (config_path && (status = options_read_file(all, count, "config", config_path, false, error)))
         return status;
     if ((status = read_env(all, count, error)) || (status = read_flags(program, all, count, argc, argv, true, error)))
         return status;

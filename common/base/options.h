@@ -62,8 +62,9 @@ uint32_t options_append(struct option *table, uint32_t count, uint32_t most, con
 void options_forget_environment(const struct program *program);
 
 // Reads a file of `name = value` lines and `#` comments into the targets, as --config does. A setting that is not in the table is an
-// error. option_name: the option that named the file, for errors. NOT_FOUND if it cannot be opened.
-enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
+// error. option_name: the option that named the file, for errors. once: a setting that comes twice is an error, too; else the last one counts,
+// so that lines can be appended. At most 160 options. NOT_FOUND if it cannot be opened.
+enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path, bool once,
                               struct error *error) MUST_CHECK;
 
 // Returns whether the value of a path is none, but one of the words behind it in value_name: "none" of "FILE|none".

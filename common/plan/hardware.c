@@ -246,7 +246,7 @@ enum status hardware_read(const char *name, const char *folder, const char *opti
 
     settings(&hardware, &curves, table);
     if (!status)
-        status = options_read_file(table, SETTINGS, option_name, path, error);
+        status = options_read_file(table, SETTINGS, option_name, path, true, error);
     if (status || (status = read_curve(curves.layer, "layer_us_at", path, &hardware.model.layer, error)) ||
         (status = read_curve(curves.head, "head_us_at", path, &hardware.model.head, error)) ||
         (status = read_curve(curves.rest, "rest_us_at", path, &hardware.model.rest, error)) ||

@@ -410,8 +410,9 @@ static void a_hardware_file(void **state)
     const struct {
         const char *text, *wrong;
     } bad[] = {{"name = x\nmemry = 3G\n", ":2: unknown setting 'memry'"},
-               {"name = x\nmemory = much # GB\n", ":2: --memory is \"much\", want bytes"},
-               {"name = x\nattention_share = 0\n", ":2: --attention_share is \"0\", want a number from 0.001 to 2"},
+               {"name = x\nmemory = much # GB\n", "x.conf:2: memory is \"much\", want bytes"},
+               {"name = x\nattention_share = 0\n", "x.conf:2: attention_share is \"0\", want a number from 0.001 to 2"},
+               {"name = x\nwatts = 3\nwatts = 4\n", "x.conf:3: watts is there twice"},
                {"memory = 3G\n", "x.conf: no `name`"}};
     struct hardware read;
     struct error error;

@@ -455,7 +455,7 @@ static enum status read_mesh(struct plan_settings *s, struct error *error)
         {"s-parts", OPTION_STRING, &s->s_parts, "P", "", 0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE|auto|none", "", 0, 0},
     };
-    return s->add_to ? options_read_file(options, ARRAY_COUNT(options), "add-to", s->add_to, error) : STATUS_OK;
+    return s->add_to ? options_read_file(options, ARRAY_COUNT(options), "add-to", s->add_to, true, error) : STATUS_OK;
 }
 
 // --- what it is told --------------------------------------------------------------------------------------------------
