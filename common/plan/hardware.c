@@ -194,7 +194,7 @@ static bool has_suffix(const char *name, const char *suffix)
     return length > end && !strcmp(name + length - end, suffix);
 }
 
-// Lists the names in the first folder that exists, "a10, cpu, h200"; "none" if there is none.
+// Lists the names of what the option is for, in the first folder that has some, "a10, h200"; "none" if there is none.
 static void list_names(const struct shipped_files *files, char folders[FOLDERS_MAX][SHIPPED_PATH_BYTES], uint32_t count, char *out,
                        size_t out_bytes)
 {
@@ -206,7 +206,8 @@ static void list_names(const struct shipped_files *files, char folders[FOLDERS_M
         int entry_count = scandir(folders[i], &entries, NULL, alphasort);
         for (int j = 0; j < entry_count; j++) {
             const char *name = entries[j]->d_name;
-            if (has_suffix(name, files->suffix) && at < out_bytes)
+            if (has_suffix(name, files->suffix) && at < out_bytes &&
+                (!files->suits || files->suits(files->option_name, folders[i], name)))
                 at += (size_t)snprintf(out + at, out_bytes - at, "%s%.*s", at ? ", " : "",
                                        (int)(strlen(name) - strlen(files->suffix)), name);
             free(entries[j]);
@@ -235,12 +236,27 @@ enum status shipped_find(const struct shipped_files *files, const char *name, ch
                      files->option_name, name, names);
 }
 
+// Whether a file is one of those that an option is for: --gpu for GPUs, --worker for hosts, --link for links.
+static bool suits(const char *option_name, const char *folder, const char *file_name)
+{
+    char path[SHIPPED_PATH_BYTES];
+    struct hardware h;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file_name) >= sizeof path ||
+        hardware_read(path, NULL, option_name, &h, NULL))
+        return false;
+    if (!strcmp(option_name, "link"))
+        return h.link_gb_per_second != 0 && h.memory_bytes == 0;
+    return h.memory_bytes != 0 && hardware_is_gpu(&h) == !strcmp(option_name, "gpu");
+}
+
 enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)
 {
     struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1, .offload.usable_share = 0.8};
     struct curve_texts curves = {0};
     struct option table[SETTINGS];
-    const struct shipped_files files = {.kind = "hardware", .suffix = ".conf", .option_name = option_name, .folder = folder};
+    const struct shipped_files files = {
+        .kind = "hardware", .suffix = ".conf", .option_name = option_name, .folder = folder, .suits = suits};
     char path[SHIPPED_PATH_BYTES];
     enum status status = shipped_find(&files, name, path, error);
 

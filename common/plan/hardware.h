@@ -104,8 +104,9 @@ double hardware_share(double part, double whole);
 
 // One kind of file that is shipped: `kind` stands for "hardware" in HARDWARE_FOLDERS.
 struct shipped_files {
-    const char *kind, *suffix, *option_name; // "hardware", ".conf", "gpu"
-    const char *folder;                      // to look in instead; or NULL
+    const char *kind, *suffix, *option_name;                                           // "hardware", ".conf", "gpu"
+    const char *folder;                                                                // to look in instead; or NULL
+    bool (*suits)(const char *option_name, const char *folder, const char *file_name); // whether to list it; NULL: always
 };
 
 enum { SHIPPED_PATH_BYTES = 4096 };

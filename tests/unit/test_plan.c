@@ -414,6 +414,11 @@ static void a_hardware_file(void **state)
                {"name = x\nattention_share = 0\n", "x.conf:2: attention_share is \"0\", want a number from 0.001 to 2"},
                {"name = x\nwatts = 3\nwatts = 4\n", "x.conf:3: watts is there twice"},
                {"memory = 3G\n", "x.conf: no `name`"}};
+    static const struct {
+        const char *option, *text;
+    } kinds[] = {
+        {"gpu", "memory = 8G\ncompute_capability = 8.6\n"}, {"link", "link_gb_per_second = 3\n"}, {"worker", "memory = 8G\n"}};
+    char wanted[128];
     struct hardware read;
     struct error error;
     FILE *file;
@@ -469,9 +474,22 @@ static void a_hardware_file(void **state)
         assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_INVALID_ARGUMENT);
         assert_non_null(strstr(error.text, bad[i].wrong));
     }
-    assert_int_equal(hardware_read("y", folder, "gpu", &read, &error), STATUS_NOT_FOUND);
-    assert_non_null(strstr(error.text, "--gpu y: no such description; there are: x. "));
     unlink(path);
+    for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) {
+        snprintf(path, sizeof path, "%s/a-%s.conf", folder, kinds[i].option);
+        file = fopen(path, "w");
+        fprintf(file, "name = x\n%s", kinds[i].text);
+        fclose(file);
+    }
+    for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) { // each lists what it is for
+        assert_int_equal(hardware_read("y", folder, kinds[i].option, &read, &error), STATUS_NOT_FOUND);
+        snprintf(wanted, sizeof wanted, "--%s y: no such description; there are: a-%s. ", kinds[i].option, kinds[i].option);
+        assert_non_null(strstr(error.text, wanted));
+    }
+    for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) {
+        snprintf(path, sizeof path, "%s/a-%s.conf", folder, kinds[i].option);
+        unlink(path);
+    }
     rmdir(folder);
 }
 
