@@ -236,7 +236,7 @@ enum status shipped_find(const struct shipped_files *files, const char *name, ch
                      files->option_name, name, names);
 }
 
-// Whether a file is one of those that an option is for: --gpu for GPUs, --worker for hosts, --link for links.
+// Whether a file is one of those that an option is for: --gpu for GPUs and hosts, --worker for hosts, --link for links.
 static bool suits(const char *option_name, const char *folder, const char *file_name)
 {
     char path[SHIPPED_PATH_BYTES];
@@ -247,7 +247,7 @@ static bool suits(const char *option_name, const char *folder, const char *file_
         return false;
     if (!strcmp(option_name, "link"))
         return h.link_gb_per_second != 0 && h.memory_bytes == 0;
-    return h.memory_bytes != 0 && hardware_is_gpu(&h) == !strcmp(option_name, "gpu");
+    return h.memory_bytes != 0 && (!strcmp(option_name, "gpu") || !hardware_is_gpu(&h));
 }
 
 enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)

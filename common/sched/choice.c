@@ -307,7 +307,7 @@ struct steps {
     double each[2]; // of the latter, for each decode row
 };
 
-// Fills in the steps with a chunk beside so many decode rows: as long as chunk.c lets them be.
+// Fills in the steps with a chunk beside so many decode rows: as long as chunk.c lets them be where rows cost alike.
 static void choose_chunks(const struct sched *s, const struct capacity *c, double sequences, struct mix mix, struct steps *out)
 {
     const double crowd = MIN(MAX((sequences - mix.decode) / mix.decode, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
@@ -335,7 +335,7 @@ static void choose_chunks(const struct sched *s, const struct capacity *c, doubl
 // their answers go. If some steps have no chunk they have rows of all others; if all have one, as many decode as these feed.
 static struct steps steps_of(const struct sched *s, const struct capacity *c, double sequences, double local_share)
 {
-    enum { HALVINGS = 10 };
+    enum { HALVINGS = 7 };
     struct mix mix = {.local_share = local_share, .decode = sequences};
     double low = 0, high = sequences;
     struct steps steps;
@@ -385,8 +385,10 @@ static double rate_of(const struct sched *s, const struct capacity *c, double se
 // Returns the tokens a microsecond of n sequences, h of them local.
 static double rate_with(const struct sched *s, const struct capacity *capacity, double n, double h)
 {
+    const uint32_t stages = MIN(s->config.stages, s->config.mini_batches); // each has as many mini-batches
     double best = 0;
-    for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; n > 0 && k <= s->config.mini_batches; k++)
+    for (uint32_t k = s->config.mini_batch_auto ? stages : s->config.mini_batches; n > 0 && k <= s->config.mini_batches;
+         k += stages)
         best = MAX(best, rate_of(s, capacity, n / k, h / n, k));
     return best;
 }

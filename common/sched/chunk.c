@@ -33,7 +33,7 @@
 //
 // That target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long, up to four. Each step
 // costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise start after twice the time.
-// Then it may also be longer by k if that gives prompts k^1.5 times the rows, at least twice as many. Experts ask for that: a few rows read
+// Then it may also be n times as long as that if it has n^1.5 times the prompt rows, at least twice as many. Experts ask for that: a few rows read
 // most of them, and many rows hardly more. Rows that cost alike do not: twice the time is 16.6 D for prompts then, where it was 7.8 D.
 //
 // Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
@@ -123,7 +123,8 @@ static double seen_decode_us(const struct sched *s, const struct sched_chunk *m,
     }
     if (nearest == NULL)
         return sched_time_rows_us(s, rows);
-    return MAX(nearest->us + sched_time_rows_us(s, rows) - sched_time_rows_us(s, nearest->rows), nearest->us / 4);
+    const double us = nearest->us + sched_time_rows_us(s, rows) - sched_time_rows_us(s, nearest->rows);
+    return MIN(MAX(us, nearest->us / 4), nearest->us * TUNE_CHUNK_DECODE_BEYOND);
 }
 
 static double decode_us(const struct sched *s, const struct sched_chunk *m, uint32_t rows)
@@ -403,7 +404,7 @@ uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, c
             break;
         rows += more;
         const double over = (sched_time_rows_us(s, rows) + attention) / most_us;
-        timely = timely == 0 && over > 1 ? rows / over : timely;
+        timely = timely == 0 && over > 1 ? MAX(rows / over, MIN(rows, chunk_least(s))) : timely;
         if (best == 0 || over <= 1 || pays(rows, timely, over))
             best = rows;
         if (over > 1 && !crowds(s, class, decoding))

@@ -34,7 +34,7 @@ static double size_age(const struct sched_curve *m, const struct sched_curve_siz
 static double class_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     double away = MIN((double)(m->steps - size->seen) / TUNE_MODEL_AWAY_STEPS, 1);
-    double factor = m->drift / size->drift;
+    double factor = MIN(MAX(m->drift / size->drift, 1.0 / TUNE_MODEL_DRIFT_MOST), TUNE_MODEL_DRIFT_MOST);
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
@@ -191,10 +191,24 @@ struct sched_round sched_time_round(const struct sched *s, double rows, double s
     return round;
 }
 
+// Returns the share of the running sequences that are at workers elsewhere.
+static double away_share(const struct sched *s)
+{
+    double all = 0, away = 0;
+    for (uint32_t i = 0; i < s->config.max_places; i++)
+        for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+            for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+                const double readers = s->places.of[i].loads[class][m].readers;
+                all += readers;
+                away += sched_place_is_here(&s->places.of[i]) ? 0 : readers;
+            }
+    return all > 0 ? away / all : 1;
+}
+
 double sched_time_links_times(const struct sched *s, double rows_now, double rows)
 {
-    double now_us = sched_curve_us(&s->time.links, rows_now);
-    return sched_curve_sizes(&s->time.links) > 1 && now_us > 0 ? sched_curve_us(&s->time.links, rows) / now_us : 1;
+    const double share = away_share(s), now_us = sched_curve_us(&s->time.links, share * rows_now);
+    return sched_curve_sizes(&s->time.links) > 1 && now_us > 0 ? sched_curve_us(&s->time.links, share * rows) / now_us : 1;
 }
 
 void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled)

@@ -29,6 +29,7 @@
 #define TUNE_MODEL_OLD_AGES            4          // [ages] older classes do not bound the slope
 #define TUNE_MODEL_CONFIRMED           3          // [steps] of a size class after which its time is believed, whatever that of others is
 #define TUNE_MODEL_DISTURBED           1.5        // [times] a larger class's time from which on one that is not confirmed is taken for disturbed
+#define TUNE_MODEL_DRIFT_MOST           2          // [times] by which classes in use may have moved one that was not seen meanwhile, up or down
 #define TUNE_MODEL_DRIFT_NOISE         0.05       // [share] of drift that is taken for noise
 
 // --- speed of places
@@ -96,6 +97,7 @@
 #define TUNE_CHUNK_FACTOR_DECAY        0.01       // [share] of its distance from 1 that a factor of prefill loses with each step
 #define TUNE_CHUNK_DECODE_ROOM         1.1        // [times] the growth of contexts by which the factor of decode rows may grow
 #define TUNE_CHUNK_DECODE_MOVE         0.02       // [share] the most by which one step moves the time of decode rows, which so stays near their median
+#define TUNE_CHUNK_DECODE_BEYOND       4          // [times] that of the nearest number of decode rows that was seen, that others may be taken for at most
 #define TUNE_CHUNK_ROW_CONTEXT         2e3        // [tokens] of context whose attention takes as long as a row's products, until it is measured
 
 // --- prompts in steps of their own

@@ -481,9 +481,10 @@ static void a_hardware_file(void **state)
         fprintf(file, "name = x\n%s", kinds[i].text);
         fclose(file);
     }
-    for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) { // each lists what it is for
+    for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) { // each lists what it is for; a host can be --gpu, too
         assert_int_equal(hardware_read("y", folder, kinds[i].option, &read, &error), STATUS_NOT_FOUND);
-        snprintf(wanted, sizeof wanted, "--%s y: no such description; there are: a-%s. ", kinds[i].option, kinds[i].option);
+        snprintf(wanted, sizeof wanted, "--%s y: no such description; there are: a-%s%s. ", kinds[i].option, kinds[i].option,
+                 i == 0 ? ", a-worker" : "");
         assert_non_null(strstr(error.text, wanted));
     }
     for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) {

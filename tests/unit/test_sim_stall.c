@@ -194,6 +194,20 @@ static void crowding_prompts_read_experts_for_many_rows(void **state)
     }
     printf("beside steps of 512 rows: chosen %.2f, aside %.2f\n", rates[0] / rates[2], rates[1] / rates[2]);
     assert_true(rates[0] > 0.7 * rates[2] && rates[1] > 0.7 * rates[2]);
+
+    // And where they come one after the other, steps of one row and of 512 in turn teach no times by which streams would wait for longer.
+    for (int load = 70; load <= 95; load += 5) {
+        struct sim_times tbt[3];
+        for (uint32_t i = 0; i < MANY; i++)
+            many[i].arrival_us = (uint64_t)(i * 1e6 / rates[2] * 100 / load);
+        for (int i = 0; i < 3; i++) {
+            config.sched.aside = i == 1;
+            config.sched.chunk_tokens = i == 2 ? 512 : 0;
+            tbt[i] = sim_of(&config).tbt;
+        }
+        printf("%d %% of that: longest gaps of %.3f, %.3f and %.3f s\n", load, tbt[0].max_s, tbt[1].max_s, tbt[2].max_s);
+        assert_true(MAX(tbt[0].max_s, tbt[1].max_s) < 3 * tbt[2].max_s);
+    }
 }
 
 int main(void)
