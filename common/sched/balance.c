@@ -95,7 +95,8 @@ static double round_us(const struct sched *s, uint32_t batches)
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->batches.of[m].of[class].member_count;
     struct sched_round round = sched_time_round(s, rows / batches * prefill_factor(s, class), rows / batches);
-    double links_times = sched_time_links_times(s, rows / s->batches.in_use, rows / batches);
+    const double away = sched_time_away_share(s) * rows;
+    double links_times = sched_time_links_times(s, away / s->batches.in_use, away / batches);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         bool here = sched_place_is_here(place);

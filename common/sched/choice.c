@@ -357,6 +357,10 @@ static struct steps steps_of(const struct sched *s, const struct capacity *c, do
 // different workers, and nobody does more than it can.
 static double rate_of(const struct sched *s, const struct capacity *c, double sequences, double local_share, uint32_t k)
 {
+    if (c->prompt_rows == 0) {
+        const struct parts alone = parts_of(s, c, &(struct mix){.local_share = local_share, .decode = sequences});
+        return k * sequences / MAX(sched_round_us(&alone.round, k), k * alone.bytes_us);
+    }
     const struct steps steps = steps_of(s, c, sequences, local_share);
     const struct sched_round *light = &steps.light.round;
     const double light_us = sched_round_us(light, k);

@@ -394,7 +394,9 @@ uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, c
 {
     const struct sched_chunk *m = &s->chunk[class];
     const uint32_t cap = MIN(sched_chunk_max(s), s->s_part.rows_max), decoding = decoding_of(s, class);
-    const double most_us = TUNE_ASIDE_SEGMENT * waiting_stretch(s, class, decoding) * decode_us(s, m, decoding) * s->config.layers;
+    const bool crowded = crowds(s, class, decoding);
+    const double stretch = s->config.step_target_auto ? waiting_stretch(s, class, decoding) : 1;
+    const double most_us = TUNE_ASIDE_SEGMENT * stretch * decode_us(s, m, decoding) * s->config.layers;
     double attention = 0, timely = 0;
     struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
     uint32_t rows = 0, best = 0;
@@ -407,7 +409,7 @@ uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, c
         timely = timely == 0 && over > 1 ? MAX(rows / over, MIN(rows, chunk_least(s))) : timely;
         if (best == 0 || over <= 1 || pays(rows, timely, over))
             best = rows;
-        if (over > 1 && !crowds(s, class, decoding))
+        if (over > 1 && !crowded)
             break;
     }
     return MAX(best, 1);

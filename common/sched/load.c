@@ -304,6 +304,7 @@ struct trial {
     double waiting;                    // sequences in the queue
     double tokens_per_us;              // context tokens that all workers read together
     double link_us, call_us;           // a step's round trips, as measured; what it occupies a worker for, whatever it reads
+    double away;                       // share of the rows that take them
 };
 
 // Sequences by age, in parts of a life.
@@ -376,7 +377,7 @@ static double round_us(const struct sched *s, const struct trial *trial, double 
     double best_us = INFINITY;
     for (uint32_t k = first; k <= last; k += stages) {
         struct sched_round round = sched_time_round(s, running / k, running / k);
-        double links_times = sched_time_links_times(s, trial->full / in_use, running / k);
+        double links_times = sched_time_links_times(s, trial->away * trial->full / in_use, trial->away * running / k);
         sched_round_add(&round, false, trial->call_us + load / trial->tokens_per_us / k, trial->link_us * links_times);
         best_us = MIN(best_us, sched_round_us(&round, k));
     }
@@ -426,7 +427,8 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
                                 .waiting = MIN(queue, r->full * s->batches.in_use * TUNE_LOAD_TRIAL_ROUNDS),
                                 .tokens_per_us = r->tokens_per_us,
                                 .link_us = r->link_us,
-                                .call_us = r->call_us};
+                                .call_us = r->call_us,
+                                .away = sched_time_away_share(s)};
     double together_us = trial_us(s, &trial, false), apart_us = trial_us(s, &trial, true);
     return of->together = together_us < (1 + (of->together || first ? TUNE_LOAD_TRIAL_ERROR : -TUNE_LOAD_TRIAL_ERROR)) * apart_us;
 }

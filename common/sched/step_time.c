@@ -191,8 +191,7 @@ struct sched_round sched_time_round(const struct sched *s, double rows, double s
     return round;
 }
 
-// Returns the share of the running sequences that are at workers elsewhere.
-static double away_share(const struct sched *s)
+double sched_time_away_share(const struct sched *s)
 {
     double all = 0, away = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++)
@@ -207,8 +206,8 @@ static double away_share(const struct sched *s)
 
 double sched_time_links_times(const struct sched *s, double rows_now, double rows)
 {
-    const double share = away_share(s), now_us = sched_curve_us(&s->time.links, share * rows_now);
-    return sched_curve_sizes(&s->time.links) > 1 && now_us > 0 ? sched_curve_us(&s->time.links, share * rows) / now_us : 1;
+    double now_us = sched_curve_us(&s->time.links, rows_now);
+    return sched_curve_sizes(&s->time.links) > 1 && now_us > 0 ? sched_curve_us(&s->time.links, rows) / now_us : 1;
 }
 
 void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled)

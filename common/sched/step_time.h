@@ -157,9 +157,11 @@ double sched_time_slowest_us(const struct sched *s, double rows, double sampled)
 // Returns a round without attention.
 struct sched_round sched_time_round(const struct sched *s, double rows, double sampled);
 
-// Returns how many times as long the round trips of a step of `rows` rows take as those of one of `rows_now`, of which as large a share goes to
-// workers elsewhere as of the running sequences: the bytes of rows take their
-// time, latency does not change. 1 until steps of different sizes were seen.
+// Returns the share of the running sequences that are at workers elsewhere, as large a one as of their rows.
+double sched_time_away_share(const struct sched *s);
+
+// Returns how many times as long the round trips of a step take that sends `rows` rows to workers elsewhere as those of one that sends
+// `rows_now`: the bytes of rows take their time, latency does not change. 1 until steps of different sizes were seen.
 double sched_time_links_times(const struct sched *s, double rows_now, double rows);
 
 // Learns each stage's part of a step's S.

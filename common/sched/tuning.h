@@ -29,7 +29,7 @@
 #define TUNE_MODEL_OLD_AGES            4          // [ages] older classes do not bound the slope
 #define TUNE_MODEL_CONFIRMED           3          // [steps] of a size class after which its time is believed, whatever that of others is
 #define TUNE_MODEL_DISTURBED           1.5        // [times] a larger class's time from which on one that is not confirmed is taken for disturbed
-#define TUNE_MODEL_DRIFT_MOST           2          // [times] by which classes in use may have moved one that was not seen meanwhile, up or down
+#define TUNE_MODEL_DRIFT_MOST          2          // [times] by which classes in use may have moved one that was not seen meanwhile, up or down
 #define TUNE_MODEL_DRIFT_NOISE         0.05       // [share] of drift that is taken for noise
 
 // --- speed of places

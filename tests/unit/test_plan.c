@@ -414,11 +414,6 @@ static void a_hardware_file(void **state)
                {"name = x\nattention_share = 0\n", "x.conf:2: attention_share is \"0\", want a number from 0.001 to 2"},
                {"name = x\nwatts = 3\nwatts = 4\n", "x.conf:3: watts is there twice"},
                {"memory = 3G\n", "x.conf: no `name`"}};
-    static const struct {
-        const char *option, *text;
-    } kinds[] = {
-        {"gpu", "memory = 8G\ncompute_capability = 8.6\n"}, {"link", "link_gb_per_second = 3\n"}, {"worker", "memory = 8G\n"}};
-    char wanted[128];
     struct hardware read;
     struct error error;
     FILE *file;
@@ -475,6 +470,22 @@ static void a_hardware_file(void **state)
         assert_non_null(strstr(error.text, bad[i].wrong));
     }
     unlink(path);
+    rmdir(folder);
+}
+
+static void a_wrong_name_lists_what_there_is(void **state)
+{
+    char folder[] = "/tmp/test_plan.XXXXXX", path[64];
+    static const struct {
+        const char *option, *text;
+    } kinds[] = {
+        {"gpu", "memory = 8G\ncompute_capability = 8.6\n"}, {"link", "link_gb_per_second = 3\n"}, {"worker", "memory = 8G\n"}};
+    char wanted[128];
+    struct hardware read;
+    struct error error;
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
     for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) {
         snprintf(path, sizeof path, "%s/a-%s.conf", folder, kinds[i].option);
         file = fopen(path, "w");
@@ -688,6 +699,7 @@ int main(void)
         cmocka_unit_test(what_to_add),
         cmocka_unit_test(what_is_chosen_fits),
         cmocka_unit_test(a_hardware_file),
+        cmocka_unit_test(a_wrong_name_lists_what_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,23 @@ static void the_error_is_the_mean_of_the_latest(void **state)
     assert_about(e.measured_us, 800 * 100.0, 1e-6);
 }
 
+// The line knows little of a curve that bends, as with experts: steps of a few rows and of hundreds in turn must not move the sizes between
+// them that were not seen for long.
+static void a_curve_that_bends_keeps_what_it_knew(void **state)
+{
+    static const struct sched_time points[] = {{1, 3000}, {8, 12000}, {32, 48000}, {128, 96000}, {512, 108000}};
+    struct sched_curve m = {0};
+
+    sched_curve_calibrate(&m, points, ARRAY_COUNT(points));
+    for (uint32_t i = 0; i < 4000; i++) {
+        const uint32_t rows = i / 40 % 3 == 0 ? 1 + i % 3 : 260 + i % 250; // a while of decode rows, then of prompts
+        sched_curve_learn(&m, rows, rows < 8 ? 3000 + (rows - 1) * 9000 / 7.0 : 96000 + (rows - 128) * 12000 / 384.0);
+    }
+    assert_about(sched_curve_us(&m, 32), 48000, 1);
+    assert_about(sched_curve_us(&m, 128), 96000, 1);
+    assert_true(sched_curve_us(&m, 32) > 24000 - 1 && sched_curve_us(&m, 128) > 48000 - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +187,7 @@ int main(void)
         cmocka_unit_test(alike_classes_do_not_drift),
         cmocka_unit_test(another_device_is_another_model),
         cmocka_unit_test(the_error_is_the_mean_of_the_latest),
+        cmocka_unit_test(a_curve_that_bends_keeps_what_it_knew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

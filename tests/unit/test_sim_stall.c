@@ -195,7 +195,7 @@ static void crowding_prompts_read_experts_for_many_rows(void **state)
     printf("beside steps of 512 rows: chosen %.2f, aside %.2f\n", rates[0] / rates[2], rates[1] / rates[2]);
     assert_true(rates[0] > 0.7 * rates[2] && rates[1] > 0.7 * rates[2]);
 
-    // And where they come one after the other, steps of one row and of 512 in turn teach no times by which streams would wait for longer.
+    // And where they come one after the other, streams wait for no more than a few steps of 512 rows.
     for (int load = 70; load <= 95; load += 5) {
         struct sim_times tbt[3];
         for (uint32_t i = 0; i < MANY; i++)
