@@ -47,6 +47,12 @@ def pattern(_, expression, instance, __):
 Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": pattern})
 
 
+@Validator.FORMAT_CHECKER.checks("relative-json-pointer")
+def is_relative_json_pointer(value):
+    """jsonschema 4.26's own takes any 0 within the number for a leading one: it refuses 603/a."""
+    return not isinstance(value, str) or re.fullmatch(r"(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~[01])*)*)", value) is not None
+
+
 def parse(text):
     """A value whose numbers are exact."""
     return json.loads(text, parse_float=decimal.Decimal)
