@@ -197,23 +197,30 @@ struct capacity {
     double link_row_us;               // what a row occupies the link for; 0: not known
 };
 
-// Fills in the sequences that wait: by lengths seen, or by the head of the queue.
-static void fill_contexts(const struct sched *s, struct capacity *out)
+// Fills in sequences by the lengths seen, of which there are some.
+static void fill_lengths(const struct sched_lengths *l, struct capacity *out)
 {
-    const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
-    const struct sched_lengths *l = &s->load.of[head->class].lengths;
-    out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
-    out->end = MAX(head->limit, head->known);
-    out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
-    out->prompt_rows = head->known / MAX(out->end - head->known, 1);
-    out->prompt_pairs = head->known / 2.0;
-    if (l->count == 0)
-        return;
     out->prompt_rows = l->prompt_tokens / l->tokens;
     out->prompt_pairs = l->prompt_squares / MAX(2 * l->prompt_tokens, 1);
     out->end = l->prompt_tokens + l->tokens;
     out->context = l->context_tokens / l->tokens;
     out->deviation = sqrt(MAX(l->context_squares / l->tokens - out->context * out->context, 0));
+}
+
+// Fills in the sequences that wait: by lengths seen, or by the head of the queue.
+static void fill_contexts(const struct sched *s, struct capacity *out)
+{
+    const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
+    const struct sched_lengths *l = &s->load.of[head->class].lengths;
+    if (l->count > 0) {
+        fill_lengths(l, out);
+        return;
+    }
+    out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
+    out->end = MAX(head->limit, head->known);
+    out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
+    out->prompt_rows = head->known / MAX(out->end - head->known, 1);
+    out->prompt_pairs = head->known / 2.0;
 }
 
 // Returns the sequences that a place's pages hold, allowing for long ones.
@@ -395,6 +402,21 @@ static double rate_with(const struct sched *s, const struct capacity *capacity, 
          k += stages)
         best = MAX(best, rate_of(s, capacity, n / k, h / n, k));
     return best;
+}
+
+double sched_prompts_times(const struct sched *s, enum sched_class class, uint32_t mini_batches)
+{
+    const struct sched_lengths *l = &s->load.of[class].lengths;
+    struct capacity capacity = {.context = 0};
+    if (l->count == 0 || l->prompt_tokens <= 0 || s->running[class] == 0 || s->time.layers.rows_seen == 0)
+        return 1;
+    fill_lengths(l, &capacity);
+    gather_places(s, &capacity);
+    const double here = capacity.local_count > 0 ? 1 - sched_time_away_share(s) : 0,
+                 sequences = (double)s->running[class] / mini_batches;
+    const double with = rate_of(s, &capacity, sequences, here, mini_batches);
+    capacity.prompt_rows = 0;
+    return rate_of(s, &capacity, sequences, here, mini_batches) / with;
 }
 
 void sched_overlap_judge(struct sched *s)

@@ -67,6 +67,16 @@ def test_auto_spaces_where_that_is_faster(tmp_path):
     assert root.tag.endswith("svg") and len(root) > 10
 
 
+@pytest.mark.parametrize("load", [
+    "--shape llama-3.1-8b --gpu epyc-9554 --worker epyc-9554 --workers 2 --link eth25 --local-pool 4G --prompt 4000 --gen 100 --batch 16 --requests 60",
+    "--shape qwen3-8b --gpu l4 --worker epyc-9654 --workers 4 --link eth100 --prompt 512 --gen 32 --batch 128 --requests 768",
+    "--shape gpt-oss-20b --gpu xeon-8480 --worker xeon-8480 --workers 1 --link eth25 --prompt 4000 --gen 100 --batch 128 --requests 768"])
+def test_the_number_of_mini_batches_counts_prompts(load):
+    """Decode rows alone would be fastest in one, in which the S-part waits for what the workers attend for each chunk."""
+    rate = lambda *options: figures(*load.split(), "--weights", "q4_k", "--backlog", *options)["tokens_per_second"]
+    assert rate() >= 0.8 * max(rate("--mini-batches", number) for number in (1, 2, 3))
+
+
 def test_workers_are_balanced(tmp_path):
     """As in the service: with lengths from 16 to 2,000 sequences go to another worker, or to its other mini-batch."""
     workload = tmp_path / "w.csv"
