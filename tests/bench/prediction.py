@@ -14,8 +14,7 @@ Per number of workers one mesh. What it is predicted from is known before the fi
 
 From these a hardware file is made, and `plan` predicts each setting: B prompts at once of P tokens, S new tokens each, contexts around C
 = P + S/2, with --chunk 512. A batch is drawn from each fifth of 1 to 128, by its logarithm. A run is measured from the first request to
-the last token, ROUNDS times in turn with the others; its figure is their mean. Before each run a short load shows how fast the machine is now
-beside the same load at the start, and the run counts as it would have been then: on a shared machine the same run has differed by a half.
+the last token, ROUNDS times in turn with the others; its figure is their mean.
 """
 import json
 import os
@@ -35,7 +34,6 @@ BATCH_MAX = 128
 CONTEXT_MIN, CONTEXT_MAX, TOKENS_MAX = 256, 4096, 14000  # tokens of all prompts of a setting, so that a run ends in time
 REST_STREAMS, REST_WORDS, REST_TOKENS = (1, 2, 8, 32, 96), 24, 96
 LONG_STREAMS, LONG_WORDS, LONG_TOKENS = 6, 400, 64
-NOW_STREAMS = 8  # of REST_STREAMS
 WITHIN = 0.10
 CHUNK = 512  # of prompts, so that all of a setting soon decode
 COSTS = ("call_us", "row_us", "token_us", "prefill_row_us", "pair_us")
@@ -104,20 +102,20 @@ def plan(files, workers, batch, prompt, tokens, *more):
 
 
 def start_calibration(run_, mesh, workers, folder, starts):
-    """The two files that `plan` is given, and the step that shows how fast the machine is."""
+    """The two files that `plan` is given."""
     name = f"{workers}-workers"
     model, attention = (middle(list(each)) for each in zip(*starts, measured_at_start(mesh, workers)))
     files = [describe(folder, f"{name}-s-part", model, model), describe(folder, f"{name}-worker", model, attention)]
     measure(mesh.url, 4, REST_WORDS, 16, 11)  # warm
-    rest, gaps_us = {}, {}
+    rest = {}
     for streams in REST_STREAMS:
         gap_us = statistics.mean(short_load(run_, mesh, f"{workers} workers, {streams} streams", streams, REST_WORDS, REST_TOKENS)[0]
                                  for _ in range(LOADS))
         known_us = step_us(files, workers, streams, REST_WORDS, REST_TOKENS)
-        rest[streams], gaps_us[streams] = max(gap_us - known_us, 0), gap_us
+        rest[streams] = max(gap_us - known_us, 0)
         run_.note(f"a step takes {gap_us / 1e3:.2f} ms, layers, head and attention {known_us / 1e3:.2f}")
     files[0] = describe(folder, f"{name}-s-part", model, model, rest)
-    return contended(run_, mesh, workers, folder, model, dict(attention), rest, files), gaps_us[NOW_STREAMS]
+    return contended(run_, mesh, workers, folder, model, dict(attention), rest, files)
 
 
 def short_load(run_, mesh, what, streams, words_each, tokens):
@@ -190,7 +188,7 @@ def prediction(run_):
                 starts.append(measured_at_start(mesh, workers))
         with Ours(*map(str, options)) as mesh:
             a_word = tokens_of(mesh, completion(400, 1, 1)["prompt"]) / 400
-            (files, then_us), rows = start_calibration(run_, mesh, workers, folder, starts), []
+            files, rows = start_calibration(run_, mesh, workers, folder, starts), []
             for at, (batch, context, tokens) in enumerate(settings[workers]):
                 words_each = round((context - tokens / 2) / a_word)
                 prompt = round(statistics.mean(tokens_of(mesh, completion(words_each, 1, 90000 + i)["prompt"]) for i in range(4)))
@@ -200,9 +198,8 @@ def prediction(run_):
             write(folder, workers, rows)
             for round_ in range(ROUNDS):
                 for row in rows:
-                    slower = short_load(run_, mesh, "now", NOW_STREAMS, REST_WORDS, REST_TOKENS)[0] / then_us
-                    row["measured"].append(slower * tokens_per_s(run_, mesh, row, round_))
-                    run_.note(f"{row['measured'][-1]:.1f} tokens/s (a step takes {slower:.2f} times what it did), predicted {row['predicted']:.1f}")
+                    row["measured"].append(tokens_per_s(run_, mesh, row, round_))
+                    run_.note(f"{row['measured'][-1]:.1f} tokens/s, predicted {row['predicted']:.1f}")
             write(folder, workers, rows)
         for row in rows:
             item = figure("prediction", f"{title(row)}: predicted tokens/s beside measured", row["predicted"], "tokens/s",

@@ -166,7 +166,7 @@ static void the_older_prompt_comes_first_when_streams_end(void **state)
 // With experts eight rows read an eighth of the weights, and 128 all of them: prompts that crowd come nearly as fast as in steps of 512 rows.
 static void crowding_prompts_read_experts_for_many_rows(void **state)
 {
-    enum { MANY = 64, AT_ONCE = 16, LONG = 4000 };
+    enum { MANY = 64, AT_ONCE = 16, LONG = 4000, TARGET_US = 40000 };
     static struct sim_request many[MANY];
     struct sim_config config = config_of(false, 0);
     double rates[3];
@@ -194,6 +194,15 @@ static void crowding_prompts_read_experts_for_many_rows(void **state)
     }
     printf("beside steps of 512 rows: chosen %.2f, aside %.2f\n", rates[0] / rates[2], rates[1] / rates[2]);
     assert_true(rates[0] > 0.7 * rates[2] && rates[1] > 0.7 * rates[2]);
+
+    // A target that is set bounds the steps between theirs, whatever pays.
+    config.sched.aside = true;
+    config.sched.chunk_tokens = 0;
+    config.sched.step_target_us = TARGET_US;
+    const struct sim_times bounded = sim_of(&config).tbt;
+    printf("a target of %.3f s: gaps within %.3f s\n", TARGET_US / 1e6, bounded.max_s);
+    assert_true(bounded.max_s < 1.2 * TARGET_US / 1e6);
+    config.sched.step_target_us = 0;
 
     // And where they come one after the other, streams wait for no more than a few steps of 512 rows.
     for (int load = 70; load <= 95; load += 5) {
