@@ -74,10 +74,11 @@ void sched_handover_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t 
 // Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, L = 2 ms: one takes 11.2 + 15 + 2 = 28.2 ms; two take max(2·9.6, 9.6 + 7.5 + 2)
 // = 19.2 ms. With nothing at workers one takes 11.2 ms and two take 19.2.
 //
-// While prompts come, a number is also judged by how much longer they make a round (choice.c): workers attend to a chunk while another mini-batch
-// computes. That is predicted from chunks that do not exist yet, so more mini-batches must pay by either, fewer by both. Example: Llama 3.1 8B in 4 bits
-// on an EPYC 9554, two such workers, prompts of 4,000 for answers of 100: decode rows alone are fastest in one mini-batch, which gives 20 tokens a
-// second; two give 37.
+// While prompts come, a number is also judged by how they lower the tokens a second (choice.c): workers attend to a chunk while another mini-batch
+// computes. Chunks of another number have not been seen, so prompts count where they change more than TUNE_BATCHES_PROMPTS_ERROR of a round: then more
+// mini-batches may be taken for them alone, and fewer are not taken against them. Example: Llama 3.1 8B in 4 bits on an EPYC 9554, two such workers,
+// prompts of 4,000 for answers of 100, 16 at once, a pool of 4 GB: decode rows alone are fastest in one mini-batch, which gives 20 tokens a second;
+// two give 37.
 //
 // A pipeline of P stages has a mini-batch for each stage, or a multiple of that. Its prompts are in all steps, and count as rows.
 //
@@ -122,17 +123,29 @@ static bool prompts_come(const struct sched *s, enum sched_class class)
     return prompts > 0;
 }
 
-// Returns what a round would save with another number of mini-batches.
-static double gain_us(const struct sched *s, uint32_t batches)
+// Times of a round of so many mini-batches.
+struct batch_times {
+    double decode_us;
+    double all_us; // with chunks of prompts, for as many tokens; 0: none come
+};
+
+static struct batch_times times_of(const struct sched *s, uint32_t batches)
 {
     const enum sched_class class = sched_leading_class(s);
-    const double now_us = (1 - TUNE_BATCHES_ERROR) * round_us(s, s->batches.in_use), then_us = round_us(s, batches);
-    const double of_decode_us = now_us - then_us;
-    if (s->config.stages > 1 || !prompts_come(s, class))
+    const double us = round_us(s, batches);
+    const bool come = s->config.stages <= 1 && prompts_come(s, class);
+    return (struct batch_times){us, come ? us * sched_prompts_times(s, class, batches) : 0};
+}
+
+// Returns what another number than that in use would save.
+static double gain_us(const struct batch_times *now, const struct batch_times *then, bool more)
+{
+    const double of_decode_us = (1 - TUNE_BATCHES_ERROR) * now->decode_us - then->decode_us;
+    if (now->all_us <= 0)
         return of_decode_us;
-    const double times = sched_prompts_times(s, class, batches) / sched_prompts_times(s, class, s->batches.in_use);
-    const double in_all_us = now_us - then_us * times;
-    return batches > s->batches.in_use ? MAX(of_decode_us, in_all_us) : MIN(of_decode_us, in_all_us);
+    const double in_all_us = now->decode_us * (1 - then->all_us / now->all_us);
+    return more ? MAX(of_decode_us, in_all_us - TUNE_BATCHES_PROMPTS_ERROR * now->decode_us)
+                : MIN(of_decode_us, in_all_us + TUNE_BATCHES_PROMPTS_ERROR * now->decode_us);
 }
 
 static bool anything_in_flight(const struct sched *s)
@@ -196,11 +209,14 @@ static void judge_batch_count(struct sched *s)
 {
     uint32_t stages = MIN(s->config.stages, s->config.mini_batches); // fewer would leave stages idle; each wants the same number
     uint32_t best = s->batches.in_use;
-    double rounds = (double)(s->stats.steps - s->batches.judged) / s->batches.in_use, now_us = round_us(s, best);
-    double most_us = TUNE_BATCHES_CHANGE_ROUNDS * now_us;
+    double rounds = (double)(s->stats.steps - s->batches.judged) / s->batches.in_use;
+    const struct batch_times now = times_of(s, best);
+    double most_us = TUNE_BATCHES_CHANGE_ROUNDS * now.decode_us;
     for (uint32_t k = stages; k <= s->config.mini_batches; k += stages) {
+        const struct batch_times then = times_of(s, k);
         double *missed_us = &s->batches.missed_us[k];
-        *missed_us = k == s->batches.in_use ? 0 : MAX(*missed_us + MIN(rounds, 2 * TUNE_BATCHES_JUDGE_ROUNDS) * gain_us(s, k), 0);
+        const double gained_us = MIN(rounds, 2 * TUNE_BATCHES_JUDGE_ROUNDS) * gain_us(&now, &then, k > s->batches.in_use);
+        *missed_us = k == s->batches.in_use ? 0 : MAX(*missed_us + gained_us, 0);
         if (*missed_us > most_us) {
             most_us = *missed_us;
             best = k;

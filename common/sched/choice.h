@@ -57,8 +57,8 @@ struct sched_rebalance_target {
     bool pool_full;  // the local pool has too few pages for its sequences to reach their end there
 };
 
-// Returns how many times as long a round of a class's running sequences, where they are, takes in so many mini-batches if prompts come as fast as
-// answers go; 1: too little is known yet.
+// Returns by how many times prompts that come as fast as answers go lower the tokens a second that a class's running sequences give where they are,
+// in so many mini-batches; 1: too little is known yet.
 double sched_prompts_times(const struct sched *s, enum sched_class class, uint32_t mini_batches);
 
 // Decides for waiting sequences, those of the class at the head of the queue.

@@ -74,6 +74,7 @@
 // --- mini-batches
 #define TUNE_BATCHES_JUDGE_ROUNDS      4          // [rounds] between two comparisons
 #define TUNE_BATCHES_ERROR             0.01       // [share] of the present round by which another number's may be mispredicted: less is no gain
+#define TUNE_BATCHES_PROMPTS_ERROR     0.2        // [share] of the present round by which what prompts change in another number's may be mispredicted
 #define TUNE_BATCHES_CHANGE_ROUNDS     4          // [rounds] that another number must have been predicted to save: twice what a change costs, which drains the steps in flight, so that noise causes none
 
 // --- equal steps

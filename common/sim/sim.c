@@ -229,6 +229,7 @@ static void core_places_up(struct sim *sim)
                          .bytes_per_second = (uint64_t)(config->sched.kv_bytes_per_token / MAX(token_us, 1e-6) * 1e6),
                          .link_us = (uint32_t)place->cost.link_us,
                          .call_us = place->cost.call_us,
+                         .prefill_pair_us = place->cost.prefill_us * sim->layers,
                          .kind = place->local ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
                          .shares_cores = place->shares_cores,
                          .accepts_moves = config->move_bytes_per_us > 0,

@@ -67,14 +67,18 @@ def test_auto_spaces_where_that_is_faster(tmp_path):
     assert root.tag.endswith("svg") and len(root) > 10
 
 
-@pytest.mark.parametrize("load", [
-    "--shape llama-3.1-8b --gpu epyc-9554 --worker epyc-9554 --workers 2 --link eth25 --local-pool 4G --prompt 4000 --gen 100 --batch 16 --requests 60",
-    "--shape qwen3-8b --gpu l4 --worker epyc-9654 --workers 4 --link eth100 --prompt 512 --gen 32 --batch 128 --requests 768",
-    "--shape gpt-oss-20b --gpu xeon-8480 --worker xeon-8480 --workers 1 --link eth25 --prompt 4000 --gen 100 --batch 128 --requests 768"])
-def test_the_number_of_mini_batches_counts_prompts(load):
-    """Decode rows alone would be fastest in one, in which the S-part waits for what the workers attend for each chunk."""
+@pytest.mark.parametrize("least, load", [
+    (0.8, "--shape llama-3.1-8b --gpu epyc-9554 --worker epyc-9554 --workers 2 --link eth25 --local-pool 4G --prompt 4000 --gen 100 --batch 16 --requests 60"),
+    (0.8, "--shape qwen3-8b --gpu l4 --worker epyc-9654 --workers 4 --link eth100 --prompt 512 --gen 32 --batch 128 --requests 768"),
+    (0.8, "--shape gpt-oss-20b --gpu xeon-8480 --worker xeon-8480 --workers 1 --link eth25 --prompt 4000 --gen 100 --batch 128 --requests 768"),
+    (0.95, "--shape qwen3-32b --gpu rtx-4090 --worker epyc-9654 --workers 2 --link eth25 --prompt 500 --gen 100 --batch 3 --requests 120"),
+    (0.95, "--shape llama-3.1-8b --gpu a100-80 --worker epyc-9654 --workers 6 --link ib-ndr --local-pool 8G --kv-type int8 --prompt 4192 --gen 100 --batch 128 "
+           "--requests 600")])
+def test_the_number_of_mini_batches_counts_prompts(least, load):
+    """The first three: decode rows alone would be fastest in one, in which the S-part waits for what the workers attend for each chunk. The others: what
+    prompts would gain in more is too little to believe."""
     rate = lambda *options: figures(*load.split(), "--weights", "q4_k", "--backlog", *options)["tokens_per_second"]
-    assert rate() >= 0.8 * max(rate("--mini-batches", number) for number in (1, 2, 3))
+    assert rate() >= least * max(rate("--mini-batches", number) for number in (1, 2, 3))
 
 
 def test_workers_are_balanced(tmp_path):
