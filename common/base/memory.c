@@ -60,6 +60,16 @@ enum status memory_check_address_space(struct error *error)
         (double)address_space_bytes() / MIB, (double)left / MIB, (double)needed / MIB);
 }
 
+void memory_note_address_space(struct error *error)
+{
+    const uint64_t limit = address_space_bytes();
+    const size_t length = strlen(error->text);
+
+    if (limit != UINT64_MAX && strcasestr(error->text, "memory") && !strstr(error->text, "ulimit -v"))
+        snprintf(error->text + length, sizeof error->text - length, " (this process may have %.0f MiB of address space: ulimit -v)",
+                 (double)limit / MIB);
+}
+
 void memory_spare_blas_threads(char **argv)
 {
     static const char name[] = "OPENBLAS_NUM_THREADS";

@@ -26,6 +26,9 @@ uint64_t memory_address_space_left(void);
 // share one heap then. Libraries that cannot start a thread crash. RESOURCE_EXHAUSTED, with the numbers.
 enum status memory_check_address_space(struct error *error) MUST_CHECK;
 
+// Adds the limit of the address space to an error that speaks of memory, if there is one.
+void memory_note_address_space(struct error *error);
+
 // Called first in a main() that is linked with OpenBLAS: executes the program again, without OpenBLAS' threads, if the address space is
 // limited. They begin before main() and, if they get no memory, try for it for ever, and exit() waits for them.
 void memory_spare_blas_threads(char **argv);

@@ -278,6 +278,7 @@ int service_run(const struct service_program *program, void *state, int argc, ch
         status = run(&service, &error);
     if (!status)
         return EXIT_CODE_OK;
+    memory_note_address_space(&error);
     if (error.text[0]) // a probe that was answered has printed the answer
         fprintf(stderr, "%s: %s\n", service.name, error.text);
     return error_exit_code(&error);

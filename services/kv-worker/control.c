@@ -7,6 +7,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/mesh/messages.h"
 #include "services/kv-worker/worker.h"
 
@@ -227,6 +228,8 @@ static void on_connect(void *user)
 static void note_failure(struct worker *worker, const struct error *error)
 {
     worker->control.not_opened = *error;
+    memory_note_address_space(&worker->control.not_opened);
+    error = &worker->control.not_opened;
     worker->control.open_from_us = clock_now_us() + OPEN_AGAIN_US;
     if (repeat_is_due(&worker->control.open_failures, clock_now_us(), error->text))
         log_error("KV-STORE-NOT-OPENED", "error=\"%s\" times=%u what=\"trying again; it has no pages until then\"", error->text,

@@ -219,25 +219,32 @@ void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled)
     (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 
-// Says how many tokens the places that are up could hold of one sequence.
+// Says how many tokens the places that are up could hold of one sequence: one of them all its pages, the others whole extents.
 static void no_space_text(struct scheduler *scheduler, const struct token_log *log, char *text, size_t size)
 {
-    uint64_t pages[SCHED_EXTENTS_MAX + 1] = {0};
-    uint32_t places = 0, most = scheduler->core.config.extent_tokens ? ARRAY_COUNT(pages) : 1;
+    const uint32_t page_tokens = scheduler->model.kv.page_tokens, unit = scheduler->core.config.extent_tokens / page_tokens;
+    uint64_t alone = 0, rest = 0, together = 0, whole[SCHED_EXTENTS_MAX + 1] = {0};
+    uint32_t places = 0;
 
     for (uint32_t i = 0; i < scheduler->places.count; i++) {
         struct sched_place_info info;
         sched_get_place(scheduler->core.sched, i, &info);
-        places += info.up;
-        sched_put_largest(pages, info.takes_extents ? most : 1, info.up ? info.pages_total : 0);
+        if (!info.up)
+            continue;
+        places++;
+        alone = MAX(alone, info.pages_total);
+        if (unit) {
+            rest = MAX(rest, info.pages_total % unit);
+            sched_put_largest(whole, info.takes_extents ? ARRAY_COUNT(whole) : 1, info.pages_total / unit * unit);
+        }
     }
-    for (uint32_t k = 1; k < most; k++)
-        pages[0] += pages[k];
+    for (uint32_t k = 0; k < ARRAY_COUNT(whole); k++)
+        together += whole[k];
     snprintf(
         text, size,
         "a sequence of %u tokens needs more KV memory than there is: the places that one sequence may use hold %llu tokens (%u are up); "
         "add workers or give them more (--kv-memory)",
-        log->token_count, (unsigned long long)(pages[0] * scheduler->model.kv.page_tokens), places);
+        log->token_count, (unsigned long long)(MAX(alone, together + rest) * page_tokens), places);
 }
 
 // Puts a traced sequence's spans on record.

@@ -72,6 +72,14 @@ def test_any_worker_may_die(start_mesh, wanted):
     assert mesh.metric("fastdecode_sequences_split") == 0
 
 
+def test_what_is_too_long_for_places_that_cannot_share_it(start_mesh):
+    """Each holds an extent and a half, so they hold two and a half of one sequence, and not three, as the error says."""
+    mesh = start_mesh("--kv-workers", 1, "--kv-memory", "1536K", "--local-pool", "1536K")
+    stream, = run_all(mesh.url, [body(words(40, 3), 1500)])
+    needed, held = map(int, re.search(r"a sequence of (\d+) tokens needs .* hold (\d+) tokens \(2 are up\)", stream.error).groups())
+    assert held == 1280 < needed
+
+
 @pytest.mark.full
 def test_what_is_too_long_for_all_together(start_mesh):
     mesh = start_mesh(*options("1M"))

@@ -220,12 +220,18 @@ def test_little_address_space_and_few_files(service, options):
 
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers take more than any machine has")
-def test_address_space_counts_as_memory():
-    """There is enough to begin with, but not for what the plan says."""
+def test_address_space_counts_as_memory(tmp_path):
+    """There is enough to begin with, but not for what the plan says; or not for what nobody planned."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("c" * 64)
     limited = ["prlimit", f"--as={8 << 30}"]
     for service, options in (("s-part", ["--model", MODEL, "--local-pool", "9G"]), ("kv-worker", ["--kv-memory", "9G"])):
         done = run([*limited, os.path.join(BUILD, "bin", service), *options])
         assert done.returncode == 3 and "9216 MiB of KV pages are asked for" in done.stderr and "address space (ulimit -v)" in done.stderr, done
+    done = run(["prlimit", f"--as={500 << 20}", os.path.join(BUILD, "bin", "s-part"), "--model", MODEL, "--local-pool", "32M", "--scheduler", "tcp://127.0.0.1:1",
+                "--calibrate", "off", "--mesh-secret-file", secret])
+    assert done.returncode == 3 and "emory" in done.stderr and "500 MiB of address space" in done.stderr, done
     assert run(["prlimit", f"--as={160 << 20}", PROGRAM, "--version"]).returncode == 0  # it ends
 
 

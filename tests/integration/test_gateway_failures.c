@@ -144,6 +144,10 @@ static void test_not_ready(void **state)
     expect_retry_after(&reply);
     assert_non_null(strstr(reply.data, "no s-part"));
     http_free(&reply);
+    reply = http_call(port, "GET", "/metrics", "", ""); // the completion counts, who asked for readiness does not
+    assert_non_null(strstr(reply.data, "\nfastdecode_http_responses_total{code=\"503\",reason=\"not_ready\"} "));
+    assert_null(strstr(reply.data, "\nfastdecode_http_responses_total{code=\"503\"}"));
+    http_free(&reply);
 }
 
 // The scheduler says it once a second; the log names both now and then.

@@ -495,6 +495,8 @@ int up_main(int argc, char **argv)
     code = start_all(&up, &error) ? fail(&error) : watch(&up);
     up.supervisor.no_restarts = code != 0;
     stop_all(&up);
+    if (code)
+        fprintf(stderr, "fastdecode up: the services' logs are in %s\n", up.supervisor.run_dir);
     trace_close(); // the services have written theirs
     supervise_close(&up.supervisor);
     return code;

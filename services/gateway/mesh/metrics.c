@@ -248,7 +248,8 @@ void metrics_page_counts(struct metrics_page *page, struct metrics *metrics)
     }
     for (i = 0; i < METRICS_COUNTER_COUNT; i++)
         metrics_page_number(page, counter_names[i].name, "counter", counter_names[i].help, metrics->counters[i]);
-    metrics_page_family(page, answers, "counter", "Answers sent, by HTTP status and, of refused requests, the reason.");
+    metrics_page_family(page, answers, "counter",
+                        "Answers sent but those of /ready, by HTTP status and, of refused requests, the reason.");
     for (i = 0; i < ANSWERS_MAX && metrics->answers[i].status; i++) {
         const struct answer_count *entry = &metrics->answers[i];
         const bool refused = entry->reason[0] != '\0';

@@ -105,7 +105,8 @@ static void on_done(void *arg, struct exchange *exchange, int status)
     struct exchange_note note;
 
     exchange_note(exchange, &note);
-    metrics_answer(gateway->metrics, status, note.refused);
+    if (strcmp(exchange_path(exchange), "/ready") != 0) // who asks whether it is ready has lost nothing while it is not
+        metrics_answer(gateway->metrics, status, note.refused);
     root_span_end(gateway->otlp, exchange, status, language_name(gateway->language));
     if (gateway->audit)
         audit_add(gateway->audit, exchange, status, language_name(gateway->language));
