@@ -22,6 +22,7 @@ struct member {
     char name[MEMBER_NAME_BYTES];
     uint64_t timer, again_us;       // again_us: from a registration that was refused to the next one
     struct repeat refusals, losses; // of the scheduler to register it; of the connection, before it has been registered again
+    struct repeat unknown;          // beats of one that is not registered, as it has no pages
     bool missed;                    // a call's deadline has passed since the timer's latest turn
     uint32_t unanswered;            // turns of the timer with such a deadline, since the scheduler last answered
     uint64_t answered_us;           // when it last did
@@ -109,7 +110,8 @@ static void on_heartbeat_end(void *user, enum status status, const char *text)
     struct member *member = user;
     note_answer(member, status);
     if (status == STATUS_FAILED_PRECONDITION && member_is_registered(member)) {
-        log_info("MEMBER-UNKNOWN", "scheduler=%s why=\"%s\"", member->config.scheduler, text);
+        if (repeat_is_due(&member->unknown, clock_now_us(), text))
+            log_info("MEMBER-UNKNOWN", "scheduler=%s why=\"%s\" times=%u", member->config.scheduler, text, member->unknown.count);
         set_registered(member, false);
         member->config.on_connect(member->config.user);
     }
