@@ -146,7 +146,7 @@ bool otlp_is_in_ratio(const unsigned char trace_id[OTLP_TRACE_ID_BYTES], double 
 
     for (int i = OTLP_TRACE_ID_BYTES - 7; i < OTLP_TRACE_ID_BYTES; i++)
         value = value << 8 | trace_id[i];
-    return (double)value < ratio * (double)(UINT64_C(1) << 56);
+    return value < (uint64_t)(ratio * (double)(UINT64_C(1) << 56)); // as a double the largest would be 1
 }
 
 // --- spans ----------------------------------------------------------------------------------------------------------

@@ -121,6 +121,8 @@ static void a_ratio_is_kept(void **state)
         assert_true(otlp_is_in_ratio(id, 1) && !otlp_is_in_ratio(id, 0) && (!quarter || otlp_is_in_ratio(id, 0.5)));
     }
     assert_in_range(in, COUNT / 4 - COUNT / 20, COUNT / 4 + COUNT / 20);
+    memset(id, 255, sizeof id); // as a double it would be 1
+    assert_true(otlp_is_in_ratio(id, 1));
     otlp_close(otlp);
 }
 
