@@ -8,9 +8,9 @@ Per number of workers one mesh. What it is predicted from is known before the fi
                                           then, and was once measured at six times what a layer takes
     the rest of a step, by its rows       gateway, scheduler, client, wakeups and messages share the two cores: the median step of
                                           short loads (REST_STREAMS, contexts below 160, each LOADS times) less the above
-    attention beside the S-part           LOADS loads of 24 streams with prompts of 400 words: what their prompts and steps take
-                                          beyond what the above predict, by prefill row (with workers most of it is the link's
-                                          bytes) and by context token
+    attention beside the S-part           LOADS loads of 6 and of 24 streams with prompts of 400 words: what their prompts and steps
+                                          take beyond what the above predict, by prefill row (with workers most of it is the link's
+                                          bytes), and by call and context token
 
 From these a hardware file is made, and `plan` predicts each setting: B prompts at once of P tokens, S new tokens each, contexts around C
 = P + S/2, with --chunk 512. A batch is drawn from each fifth of 1 to 128, by its logarithm. A run is measured from the first request to
@@ -33,7 +33,7 @@ STARTS, LOADS, ROUNDS = 5, 4, 3
 BATCH_MAX = 128
 CONTEXT_MIN, CONTEXT_MAX, TOKENS_MAX = 256, 4096, 14000  # tokens of all prompts of a setting, so that a run ends in time
 REST_STREAMS, REST_WORDS, REST_TOKENS = (1, 2, 8, 32, 96), 24, 96
-LONG_STREAMS, LONG_WORDS, LONG_TOKENS = 24, 400, 64
+LONG_STREAMS, LONG_WORDS, LONG_TOKENS = (6, 24), 400, 64
 WITHIN = 0.10
 CHUNK = 512  # of prompts, so that all of a setting soon decode
 COSTS = ("call_us", "row_us", "token_us", "prefill_row_us", "pair_us")
@@ -133,21 +133,32 @@ def step_us(files, workers, streams, context, tokens, *more):
 
 
 def contended(run_, mesh, workers, folder, model, attention, rest, files):
-    """Attention while the S-part's threads are on the same cores: what a load with longer contexts takes beyond what was predicted."""
+    """Attention while the S-part's threads are on the same cores: what loads with longer contexts take beyond what was predicted, as a line
+    through two of them. What it begins with comes on top of the rest of a step, which loads with short contexts have shown."""
     layers, _ = model_facts(MODEL)
-    streams, tokens = LONG_STREAMS, LONG_TOKENS
     prompt = tokens_of(mesh, completion(LONG_WORDS, 1, 1)["prompt"])
+    (few, few_us, *few_prompts), (many, many_us, *many_prompts) = (
+        beyond(run_, mesh, workers, files, streams, prompt) for streams in LONG_STREAMS)
+    token_us = max(min((many_us - few_us) / (many - few), many_us / many), 0)  # company only slows down
+    attention["token_us"] += token_us / layers
+    attention["call_us"] += max(many_us - token_us * many, 0) / layers / max(workers, 1)  # each is called in turn
+    rows, rows_us = (sum(each) for each in zip(few_prompts, many_prompts))
+    attention["prefill_row_us"] += max(rows_us, 0) / (layers * rows)
+    local = attention if not workers else model
+    name = f"{workers}-workers"
+    return [describe(folder, f"{name}-s-part", model, local, rest), describe(folder, f"{name}-worker", model, attention)]
+
+
+def beyond(run_, mesh, workers, files, streams, prompt):
+    """(context tokens of a step, what it takes beyond what is predicted, rows of the prompts, what they take beyond that), microseconds"""
+    tokens = LONG_TOKENS
     loads = [short_load(run_, mesh, f"{workers} workers, {streams} longer streams", streams, LONG_WORDS, tokens) for _ in range(LOADS)]
     gap_us, prompts_us = (statistics.mean(each) for each in zip(*loads))
     known_us = step_us(files, workers, streams, prompt, tokens)
     prompts_known_us = (1e3 * plan(files, workers, streams, prompt, tokens)["step_ms"] - known_us) * tokens
-    attention["token_us"] += max(gap_us - known_us, 0) / (layers * streams * (prompt + tokens / 2))  # company only slows down
-    attention["prefill_row_us"] += max(prompts_us - prompts_known_us, 0) / (layers * streams * prompt)
     run_.note(f"a step takes {gap_us / 1e3:.2f} ms, predicted {known_us / 1e3:.2f}; prompts {prompts_us / 1e3:.0f} ms, "
               f"predicted {prompts_known_us / 1e3:.0f}")
-    local = attention if not workers else model
-    name = f"{workers}-workers"
-    return [describe(folder, f"{name}-s-part", model, local, rest), describe(folder, f"{name}-worker", model, attention)]
+    return streams * (prompt + tokens / 2), gap_us - known_us, streams * prompt, prompts_us - prompts_known_us
 
 
 def tokens_of(mesh, text):
