@@ -100,7 +100,7 @@ first() {
         whole "$unit is started again with a stream"
     done
     ask "after that"
-    gives_up gateway port 99999 2 "--port"
+    gives_up gateway port 99999 2 "port is \"99999\""
     echo nothing >/var/lib/fastdecode/models/text.gguf
     gives_up s-part model /var/lib/fastdecode/models/text.gguf 4 text.gguf
     setting kv-worker kv-memory 9000G
