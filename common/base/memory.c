@@ -65,7 +65,8 @@ void memory_note_address_space(struct error *error)
     const uint64_t limit = address_space_bytes();
     const size_t length = strlen(error->text);
 
-    if (limit != UINT64_MAX && strcasestr(error->text, "memory") && !strstr(error->text, "ulimit -v"))
+    if (limit != UINT64_MAX && (strstr(error->text, "no memory") || strcasestr(error->text, "out of memory")) &&
+        !strstr(error->text, "ulimit -v"))
         snprintf(error->text + length, sizeof error->text - length, " (this process may have %.0f MiB of address space: ulimit -v)",
                  (double)limit / MIB);
 }

@@ -26,7 +26,7 @@ uint64_t memory_address_space_left(void);
 // share one heap then. Libraries that cannot start a thread crash. RESOURCE_EXHAUSTED, with the numbers.
 enum status memory_check_address_space(struct error *error) MUST_CHECK;
 
-// Adds the limit of the address space to an error that speaks of memory, if there is one.
+// Adds the limit of the address space to an error that says that there is no memory, if there is such a limit.
 void memory_note_address_space(struct error *error);
 
 // Called first in a main() that is linked with OpenBLAS: executes the program again, without OpenBLAS' threads, if the address space is

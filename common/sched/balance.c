@@ -115,14 +115,6 @@ static double round_us(const struct sched *s, uint32_t batches)
     return sched_round_us(&round, batches);
 }
 
-static bool prompts_come(const struct sched *s, enum sched_class class)
-{
-    uint32_t prompts = s->queue.count[class];
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        prompts += s->batches.of[m].of[class].prefill_count;
-    return prompts > 0;
-}
-
 // Times of a round of so many mini-batches.
 struct batch_times {
     double decode_us;
@@ -133,7 +125,7 @@ static struct batch_times times_of(const struct sched *s, uint32_t batches)
 {
     const enum sched_class class = sched_leading_class(s);
     const double us = round_us(s, batches);
-    const bool come = s->config.stages <= 1 && prompts_come(s, class);
+    const bool come = s->config.stages <= 1 && sched_waiting(s, class) > 0;
     return (struct batch_times){us, come ? us * sched_prompts_times(s, class, batches) : 0};
 }
 

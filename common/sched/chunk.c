@@ -285,10 +285,7 @@ static uint32_t chunk_least(const struct sched *s) { return MAX(s->config.tile_r
 // Returns by how much the target is longer because many sequences wait for their first token.
 static double waiting_stretch(const struct sched *s, enum sched_class class, uint32_t decoding)
 {
-    double waiting = sched_class_sum(s->queue.count, class);
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        waiting += s->batches.of[m].of[class].prefill_count;
-    return MIN(MAX(waiting / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
+    return MIN(MAX((double)sched_waiting(s, class) / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
 // Returns whether so many wait that prompts may have a longer step than the target allows, if it pays.

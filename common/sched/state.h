@@ -111,6 +111,15 @@ static inline uint32_t sched_class_sum(const uint32_t *of /* [SCHED_CLASSES] */,
     return of[SCHED_CLASS_INTERACTIVE] + (class == SCHED_CLASS_BATCH ? of[SCHED_CLASS_BATCH] : 0);
 }
 
+// Returns how many sequences wait for their first token, as a class sees it: in the queue, and in prefill.
+static inline uint32_t sched_waiting(const struct sched *s, enum sched_class class)
+{
+    uint32_t waiting = sched_class_sum(s->queue.count, class);
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        waiting += s->batches.of[m].of[class].prefill_count;
+    return waiting;
+}
+
 // Returns the sequences of its class in its mini-batch.
 static inline struct sched_group *sched_group_of(struct sched *s, const struct sched_seq *seq)
 {

@@ -159,9 +159,13 @@ static struct speed speed_of(const struct setting *t)
     return (struct speed){r.tokens_per_second, (steady.end_tokens - steady.begin_tokens) / (steady.end_us - steady.begin_us) * 1e6};
 }
 
-// The core begins with one mini-batch and has a dozen steps until it knows what others are worth: where one is half as fast, that may be 1 % of so
-// short a run. And the order in which mini-batches first came to the link stays: it made 1.3 % between two runs of the same number.
-static bool is_best_number(double own, double best) { return own >= 0.985 * best; }
+// The core begins with one mini-batch and has a dozen steps until it knows what others are worth. Where one is half as fast, that may be 1 % of
+// so short a run: it is forgiven if the middle of the run is as fast as with the best number, but for the order in which mini-batches come to the
+// link: once set it stays, and it made 1.3 % between two runs of the same number.
+static bool is_best_number(struct speed own, struct speed best)
+{
+    return own.whole >= 0.99 * best.whole || (own.whole >= 0.985 * best.whole && own.middle >= 0.985 * best.middle);
+}
 
 static const uint32_t grid_workers[] = {1, 2, 4, 8, 16, 32, 64}, grid_batches[] = {64, 256, 1024, 4096};
 enum { GRID = ARRAY_COUNT(grid_workers) * ARRAY_COUNT(grid_batches) };
@@ -181,16 +185,18 @@ static void defaults_are_never_slower(void **state)
         const uint32_t parts = t.batch < BATCH_MAX ? NEVER_SLOWER_PARTS : LARGEST_PARTS;
         if (!in_sample(point * (EXPONENTIAL + 1) + lives, parts, parts))
             continue;
-        const double own = speed_of(&t).whole;
-        double best = 0;
+        struct speed own = speed_of(&t), best = {0};
         t.admission = SCHED_GREEDY;
         double greedy = speed_of(&t).whole;
         t.admission = SCHED_AUTO;
-        for (t.mini_batches = 1; t.mini_batches <= MOST; t.mini_batches++)
-            best = MAX(best, speed_of(&t).whole);
-        printf("%2u workers, B %4u, lives %-11s: %7.1f tokens/s, %.3f of greedy, %.3f of the best number\n", t.workers, t.batch,
-               lives_names[lives], own, own / greedy, own / best);
-        slower |= own < 0.995 * greedy || !is_best_number(own, best);
+        for (t.mini_batches = 1; t.mini_batches <= MOST; t.mini_batches++) {
+            struct speed other = speed_of(&t);
+            best = (struct speed){MAX(best.whole, other.whole), MAX(best.middle, other.middle)};
+        }
+        printf("%2u workers, B %4u, lives %-11s: %7.1f tokens/s, %.3f of greedy, %.3f of the best number, %.3f in the middle\n",
+               t.workers, t.batch, lives_names[lives], own.whole, own.whole / greedy, own.whole / best.whole,
+               own.middle / best.middle);
+        slower |= own.whole < 0.995 * greedy || !is_best_number(own, best);
     }
     assert_false(slower);
 }
