@@ -1,80 +1,25 @@
 // main.c: the kv-worker's program: holds KV pages and attends over them.
 //
 // The first signal drains: other workers take the pages over. A second one ends without that, a third one at once.
-#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/base/clock.h"
-#include "common/base/log.h"
-#include "common/base/measure.h"
 #include "common/base/memory.h"
 #include "common/rpc/rpc.h"
 #include "common/service/service.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 
-enum { SPIN_US = 30, MEASURE_US = 100000 };
-enum { TURN_US = 250000 }; // a turn without work is shorter than the time between heartbeats: it shows in the next
-
 struct worker_program {
     struct worker worker; // first
     char name[96];        // the default of --name
+    pthread_t tensor_thread;
+    atomic_bool stop; // of the tensor thread; relaxed: its loop is woken after it is set
 };
-
-// --- the tensor thread ---
-
-static enum status advertise_tensors(struct worker *worker, const char *listening, struct error *error)
-{
-    const struct member_address address = {.given = worker->settings.advertise_tensors,
-                                           .listening = listening,
-                                           .scheduler = worker->settings.scheduler,
-                                           .option = "advertise-tensors"};
-    return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
-}
-
-static enum status open_tensors(struct worker *worker, struct error *error)
-{
-    const struct rpc_method methods[] = {
-        {.service = &fastdecode__kv_worker__descriptor, .method = "Attend", .handler = attend_handler, .user = worker},
-        {.service = &fastdecode__kv_handover__descriptor,
-         .method = "ReadPage",
-         .handler = handover_read_page,
-         .user = &worker->handover},
-    };
-    const struct rpc_server_config config = {
-        .addresses = &worker->settings.listen_tensors,
-        .address_count = 1,
-        .methods = methods,
-        .hello = {.service = "kv-worker", .incarnation = worker->incarnation},
-        .method_count = 2,
-        .max_message_bytes = 1ull << 30,
-    };
-    enum status status = rpc_server_open(worker->tensors.loop, &config, &worker->tensors.server, error);
-
-    if (status)
-        return status;
-    return advertise_tensors(worker, rpc_server_address(worker->tensors.server, 0), error);
-}
-
-static void *tensor_main(void *arg)
-{
-    struct worker *worker = arg;
-
-    while (!atomic_load_explicit(&worker->stop, memory_order_relaxed)) {
-        atomic_fetch_add_explicit(&worker->counters.progress, 1, memory_order_relaxed);
-        rpc_loop_run(worker->tensors.loop, TURN_US, SPIN_US);
-    }
-    handover_close_all(&worker->handover);
-    rpc_server_close(worker->tensors.server);
-    attend_close(worker);
-    return NULL;
-}
-
-// --- start and end ---
 
 // Finds the node. Its pages cannot spill over to another one, so they must fit there.
 static enum status choose_binding(struct worker *worker, struct error *error)
@@ -144,77 +89,41 @@ static enum status configure(struct service *service, void *state, struct error 
     return status ? status : kernels_init(s->isa, error);
 }
 
-static enum status check_memory(const struct worker *worker, struct error *error)
+static enum status check(void *state, struct error *error) { return worker_check(state, error); }
+
+static void *tensor_main(void *arg)
 {
-    const struct memory_plan memory = {.start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
-                                       .pool_bytes = worker->settings.kv_memory};
-    char parts[64] = "";
+    struct worker_program *program = arg;
 
-    if (worker->binding.memory != NUMA_ANY)
-        snprintf(parts, sizeof parts, "numa_node=%s node_mib=%.1f", worker->settings.numa_node,
-                 (double)worker->binding.total_bytes / 1048576);
-    return memory_plan_check(&memory, parts, error);
-}
-
-static enum status check(void *state, struct error *error)
-{
-    struct worker *worker = state;
-    enum status status = check_memory(worker, error);
-
-    if (!status)
-        status = control_advertise(worker, worker->settings.listen, error);
-    return status ? status : advertise_tensors(worker, worker->settings.listen_tensors, error);
+    while (!atomic_load_explicit(&program->stop, memory_order_relaxed))
+        worker_turn_tensors(&program->worker);
+    worker_close_tensors(&program->worker);
+    return NULL;
 }
 
 static enum status start(void *state, struct error *error)
 {
-    struct worker *worker = state;
-    const struct trace_config trace = {
-        .path = worker->settings.trace, .append = worker->settings.trace_append, .process = worker->settings.name, .order = 4};
-    const struct otlp_config traces = {
-        .endpoint = worker->settings.otlp_endpoint, .service = "fastdecode-kv-worker", .instance = worker->settings.name};
-    enum status status = check_memory(worker, error);
+    struct worker_program *program = state;
+    enum status status = worker_open(&program->worker, error);
 
     if (status)
         return status;
-    numa_enter(&worker->binding); // before there are threads, which inherit it
-    if ((status = trace_open(&trace, error)) || (status = otlp_open(&traces, &worker->attend.spans.otlp, error)))
-        return status;
-    worker->tensors.track = trace_track_open("R-part");
-    worker->incarnation = member_incarnation();
-    if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||
-        rpc_loop_open(&worker->control.loop) || rpc_loop_open(&worker->tensors.loop))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the loops and threads");
-    if ((status = rpc_security_open(&worker->settings.security, "kv-worker", &worker->control.security, error)))
-        return status;
-    rpc_loop_set_security(worker->control.loop, &worker->control.security);
-    rpc_loop_set_security(worker->tensors.loop, &worker->control.security);
-    if (worker->settings.calibrate)
-        worker->bytes_per_second = read_rate_measure(worker->pool, MEASURE_BYTES, 5, MEASURE_US);
-    if ((status = open_tensors(worker, error)) || (status = control_open(worker, error)))
-        return status;
-    if (pthread_create(&worker->tensors.thread, NULL, tensor_main, worker))
+    if (pthread_create(&program->tensor_thread, NULL, tensor_main, program))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot create the tensor thread");
-    log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u cpus=%s kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
-             worker->settings.name, worker->control_address, worker->tensor_address, thread_pool_threads(worker->pool),
-             thread_pool_cpus(worker->pool), kernels_level_name(), (unsigned long long)worker->settings.kv_memory,
-             worker->bytes_per_second / 1e9);
     return STATUS_OK;
 }
 
 static enum status serve(struct service *service, void *state, struct error *error)
 {
     struct worker *worker = state;
+    enum status status = STATUS_OK;
 
-    while (!worker->control.drained && service_stop_count(service) < 2) {
-        enum status status = member_check(worker->control.member, error);
-        if (status)
-            return status;
-        rpc_loop_run(worker->control.loop, 1000000, 0);
+    while (!status && !worker->control.drained && service_stop_count(service) < 2) {
+        status = worker_turn_control(worker, error);
         if (service_stop_count(service) && !worker->control.draining)
             control_drain(worker);
     }
-    return STATUS_OK;
+    return status;
 }
 
 static enum status probe(void *state, bool alive, struct error *error)
@@ -229,20 +138,12 @@ static void reload(void *state) { rpc_tls_reload(((struct worker *)state)->contr
 
 static void finish(void *state)
 {
-    struct worker *worker = state;
+    struct worker_program *program = state;
 
-    atomic_store_explicit(&worker->stop, true, memory_order_relaxed);
-    rpc_loop_wake(worker->tensors.loop);
-    pthread_join(worker->tensors.thread, NULL);
-    rpc_loop_run(worker->control.loop, 0, 0); // what the tensor thread posted last
-    control_close(worker);
-    rpc_loop_close(worker->tensors.loop);
-    rpc_loop_close(worker->control.loop);
-    rpc_security_close(&worker->control.security);
-    thread_pool_close(worker->pool);
-    otlp_close(worker->attend.spans.otlp);
-    trace_close();
-    log_info("END", "name=%s", worker->settings.name);
+    atomic_store_explicit(&program->stop, true, memory_order_relaxed);
+    rpc_loop_wake(program->worker.tensors.loop);
+    pthread_join(program->tensor_thread, NULL);
+    worker_close(&program->worker);
 }
 
 int main(int argc, char **argv)

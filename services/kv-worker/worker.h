@@ -7,7 +7,6 @@
 #ifndef FD_SERVICES_KV_WORKER_WORKER_H
 #define FD_SERVICES_KV_WORKER_WORKER_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,7 +63,6 @@ struct attend_batch {
 
 // The tensor thread.
 struct tensors {
-    pthread_t thread;
     struct rpc_loop *loop;
     struct rpc_server *server;
     struct trace_track *track;
@@ -128,9 +126,18 @@ struct worker {
     struct control control;
     struct worker_counters counters;
     struct handover handover; // moves pages from and to others
-    atomic_bool stop;         // relaxed: the loops are woken after it is set
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
+
+// serve.c: the worker's life. check: whether open would refuse at once. open: listens and registers, with `settings` set and the rest zero; after
+// a failure the process ends. Each thread takes its turns, then the tensor thread closes its part, then the other one the rest. One thread may do all.
+enum status worker_check(struct worker *worker, struct error *error) MUST_CHECK;
+enum status worker_open(struct worker *worker, struct error *error) MUST_CHECK;
+// A turn handles what has come, and waits up to a second if nothing has. UNAVAILABLE: the process must be started again.
+void worker_turn_tensors(struct worker *worker);
+enum status worker_turn_control(struct worker *worker, struct error *error) MUST_CHECK;
+void worker_close_tensors(struct worker *worker);
+void worker_close(struct worker *worker);
 
 // attend.c: on the tensor thread; the first on the control thread: takes over which s-part has which layers. count 0: that of the
 // incarnation has them all.

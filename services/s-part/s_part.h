@@ -7,7 +7,6 @@
 #ifndef FD_SERVICES_S_PART_S_PART_H
 #define FD_SERVICES_S_PART_S_PART_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,14 +56,13 @@ struct s_part_loaded {
 struct s_part_control {
     struct rpc_loop *loop;
     struct member *member;
-    bool listing; // what the local pool holds is being listed for a registration
+    bool listing;              // what the local pool holds is being listed for a registration
+    uint64_t silence_limit_us; // the engine may do without progress for as long
 };
 
-// The server, on the engine's loop, and the engine's thread (serve.c).
+// The server, on the engine's loop (serve.c).
 struct s_part_server {
     struct rpc_server *rpc;
-    pthread_t engine_thread;
-    atomic_bool stop; // relaxed: the loop is woken after it is set
     char address[S_PART_ADDRESS_BYTES], tensor_address[S_PART_ADDRESS_BYTES];
 };
 
@@ -112,11 +110,16 @@ void load_measure(struct s_part *s_part);
 // membership.c: on the control loop.
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
-// serve.c. check: whether open would refuse at once; opens no socket. open: loads, listens, registers, and starts the engine's thread. run: returns when the service is asked to stop or must
-// be started again. close: ends everything that open has started; call it after a successful open. They are a service_program's (service.h).
-enum status serve_check(void *s_part, struct error *error) MUST_CHECK;
-enum status serve_open(void *s_part, struct error *error) MUST_CHECK;
-enum status serve_run(struct service *service, void *s_part, struct error *error) MUST_CHECK;
-void serve_close(void *s_part);
+// serve.c: the s-part's life. check: whether open would refuse at once; opens no socket. open: loads, listens and registers, with `settings` set and
+// the rest zero; after a failure the process ends. Each thread takes its turns, then the engine's closes its part, then the other one the rest. One
+// thread may do all.
+enum status s_part_check(struct s_part *s_part, struct error *error) MUST_CHECK;
+enum status s_part_open(struct s_part *s_part, struct error *error) MUST_CHECK;
+// A turn handles what has come, and waits up to a second if nothing has. UNAVAILABLE: the process must be started again. DEADLINE_EXCEEDED: the
+// device is silent, and the engine's thread waits for it: the process must end without waiting for either.
+void s_part_turn_engine(struct s_part *s_part);
+enum status s_part_turn_control(struct s_part *s_part, struct error *error) MUST_CHECK;
+void s_part_close_engine(struct s_part *s_part);
+void s_part_close(struct s_part *s_part);
 
 #endif

@@ -1,4 +1,4 @@
-// serve.c: the server, the engine's thread, start and end.
+// serve.c: the server, the turns of both threads, start and end.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,28 +21,30 @@ static void publish(struct engine *engine)
     atomic_store_explicit(&engine->counters.kv_bytes_read, info.attend_bytes, memory_order_relaxed);
 }
 
-static void *engine_main(void *arg)
+void s_part_turn_engine(struct s_part *s_part)
 {
-    struct s_part *s_part = arg;
     struct engine *engine = &s_part->engine;
 
-    while (!atomic_load_explicit(&s_part->server.stop, memory_order_relaxed)) {
-        watchdog_turn(&engine->watch.watchdog);
-        atomic_fetch_add_explicit(&engine->counters.progress, 1, memory_order_relaxed);
-        if (engine_advance(engine)) {
-            rpc_loop_run(engine->loop, 0, 0);
-        } else {
-            publish(engine);
-            rpc_loop_run(engine->loop, TURN_US, SPIN_US);
-        }
+    watchdog_turn(&engine->watch.watchdog);
+    atomic_fetch_add_explicit(&engine->counters.progress, 1, memory_order_relaxed);
+    if (engine_advance(engine)) {
+        rpc_loop_run(engine->loop, 0, 0);
+    } else {
+        publish(engine);
+        rpc_loop_run(engine->loop, TURN_US, SPIN_US);
     }
+}
+
+void s_part_close_engine(struct s_part *s_part)
+{
+    struct engine *engine = &s_part->engine;
+
     handover_close_all(&engine->pool.handover);
     rpc_loop_run(engine->loop, 0, 0); // what that posted
     engine_stage_close(engine);
     link_close_all(engine); // what ends so looks at its step's request, which the server frees
     rpc_server_close(s_part->server.rpc);
     engine_close(engine);
-    return NULL;
 }
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
@@ -125,9 +127,8 @@ static enum status open_threads(struct s_part *s_part, struct error *error)
     return STATUS_OK;
 }
 
-enum status serve_check(void *state, struct error *error)
+enum status s_part_check(struct s_part *s_part, struct error *error)
 {
-    struct s_part *s_part = state;
     struct backend_config config;
     enum status status = advertise(s_part, s_part->settings.listen, s_part->settings.listen_tensors, error);
 
@@ -138,9 +139,21 @@ enum status serve_check(void *state, struct error *error)
     return status;
 }
 
-enum status serve_open(void *state, struct error *error)
+// How long the engine may do without progress. A device is asked; a CPU does not look up before it has done what it has begun.
+static uint64_t silence_limit_us(const struct s_part *s_part)
 {
-    struct s_part *s_part = state;
+    enum { MARGIN = 20, UNKNOWN = 10 };
+    const struct s_part_settings *s = &s_part->settings;
+    const uint64_t set_us = s->device_timeout_s * 1000000ull;
+    const uint64_t slowest_us = calibration_slowest_us(&s_part->loaded.calibration, s->max_rows, s->context);
+
+    if (s_part->engine.ops->times)
+        return set_us;
+    return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
+}
+
+enum status s_part_open(struct s_part *s_part, struct error *error)
+{
     struct s_part_settings *s = &s_part->settings;
     const struct trace_config trace = {.path = s->trace, .append = s->trace_append, .process = s->name, .order = 3};
     struct engine *engine = &s_part->engine;
@@ -181,53 +194,31 @@ enum status serve_open(void *state, struct error *error)
     if ((status = engine_open(engine, error)))
         return status;
     load_measure(s_part);
-    if ((status = open_server(s_part, error)) || (status = membership_open(s_part, error)))
-        return status;
-    if (pthread_create(&s_part->server.engine_thread, NULL, engine_main, s_part))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for the engine");
-    return STATUS_OK;
+    s_part->control.silence_limit_us = silence_limit_us(s_part);
+    status = open_server(s_part, error);
+    return status ? status : membership_open(s_part, error);
 }
 
-// How long the engine may do without progress. A device is asked; a CPU does not look up before it has done what it has begun.
-static uint64_t silence_limit_us(const struct s_part *s_part)
+enum status s_part_turn_control(struct s_part *s_part, struct error *error)
 {
-    enum { MARGIN = 20, UNKNOWN = 10 };
-    const struct s_part_settings *s = &s_part->settings;
-    const uint64_t set_us = s->device_timeout_s * 1000000ull;
-    const uint64_t slowest_us = calibration_slowest_us(&s_part->loaded.calibration, s->max_rows, s->context);
-
-    if (s_part->engine.ops->times)
-        return set_us;
-    return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
-}
-
-enum status serve_run(struct service *service, void *state, struct error *error)
-{
-    struct s_part *s_part = state;
-    const uint64_t limit_us = silence_limit_us(s_part);
-    enum status status = STATUS_OK;
+    enum status status = member_check(s_part->control.member, error);
     uint64_t stuck_us;
 
-    while (!service_stop_count(service) && !(status = member_check(s_part->control.member, error))) {
-        rpc_loop_run(s_part->control.loop, WATCHDOG_LOOK_US, 0);
-        if (watchdog_bites(&s_part->engine.watch.watchdog, clock_now_us(), limit_us, &stuck_us)) {
-            log_error("DEVICE-SILENT", "seconds=%.0f waits_for=%s what=\"this s-part ends, and goes on when it is started again\"",
-                      (double)stuck_us * 1e-6,
-                      atomic_load_explicit(&s_part->engine.watch.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
-            _exit(EXIT_CODE_ENVIRONMENT);
-        }
-    }
-    return status;
+    if (status)
+        return status;
+    rpc_loop_run(s_part->control.loop, WATCHDOG_LOOK_US, 0);
+    if (!watchdog_bites(&s_part->engine.watch.watchdog, clock_now_us(), s_part->control.silence_limit_us, &stuck_us))
+        return STATUS_OK;
+    log_error("DEVICE-SILENT", "seconds=%.0f waits_for=%s what=\"this s-part ends, and goes on when it is started again\"",
+              (double)stuck_us * 1e-6,
+              atomic_load_explicit(&s_part->engine.watch.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
+    return error_set(error, STATUS_DEADLINE_EXCEEDED, "the device has been silent for %.0f s", (double)stuck_us * 1e-6);
 }
 
-void serve_close(void *state)
+void s_part_close(struct s_part *s_part)
 {
-    struct s_part *s_part = state;
     struct engine *engine = &s_part->engine;
 
-    atomic_store_explicit(&s_part->server.stop, true, memory_order_relaxed);
-    rpc_loop_wake(engine->loop);
-    pthread_join(s_part->server.engine_thread, NULL);
     rpc_loop_run(s_part->control.loop, 0, 0); // what the engine's thread posted last
     member_close(s_part->control.member);
     rpc_loop_close(engine->loop);

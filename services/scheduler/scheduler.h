@@ -101,6 +101,18 @@ struct scheduler {
     struct refusals refusals;
 };
 
+// --- serve.c: the service's life, for main.c or whoever runs it
+
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the tables of the queue do not fit in memory; *error has the numbers.
+enum status scheduler_check_memory(const struct scheduler *scheduler, struct error *error) MUST_CHECK;
+// Listens, with `settings` set and everything else zero. After a failure the process ends.
+enum status scheduler_open(struct scheduler *scheduler, struct error *error) MUST_CHECK;
+// Handles what has come and what is due. If nothing has, waits until something is, but no longer than that.
+void scheduler_turn(struct scheduler *scheduler, uint64_t wait_at_most_us);
+void scheduler_close(struct scheduler *scheduler);
+
+// --- core.c
+
 // Sets the fields that do not start at 0, such as the links between members and places.
 void scheduler_init(struct scheduler *scheduler);
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error) MUST_CHECK;

@@ -51,7 +51,7 @@ static void open_mesh(void)
     struct error error;
 
     memset(calls, 0, sizeof calls);
-    assert_always(!mesh_open(&config, &mesh, &error) && !open_on_loop(mesh, &error));
+    assert_always(!mesh_open(&config, &mesh, &error) && !mesh_begin(mesh, &error));
 }
 
 static void take_event(void *arg, const Fastdecode__GenerateEvent *event)
@@ -182,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             rpc_loop_run(mesh->loop, 0, 0);
         peers_turn();
     }
-    close_on_loop(mesh);
+    mesh_end(mesh);
     mesh_close(mesh);
     return 0;
 }

@@ -3,10 +3,7 @@
 // loops are one.
 //
 //     input: moves, a byte each, each followed by what it takes (played_peers.h, message_shape.h)
-#define main worker_main
-int worker_main(int argc, char **argv);
-#include "services/kv-worker/main.c"
-#undef main
+#include "services/kv-worker/serve.c"
 
 #include "common/mesh/messages.h"
 #include "common/mesh/tensors.h"

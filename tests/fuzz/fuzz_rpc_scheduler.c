@@ -2,10 +2,7 @@
 // called as its main() registers it, and each of its calls is answered by a message of the right type with anything in it.
 //
 //     input: moves, a byte each, each followed by what it takes (played_peers.h, message_shape.h)
-#define main scheduler_main
-int scheduler_main(int argc, char **argv);
-#include "services/scheduler/main.c"
-#undef main
+#include "services/scheduler/serve.c"
 
 #include "attend.pb-c.h"
 #include "envelope.pb-c.h"
@@ -247,11 +244,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < MOVES_MOST && input.at < input.end; i++) {
         peers_move(&service, &input, shape_below(&input, 16));
         for (uint32_t k = 0; k < 2; k++) {
-            turn(scheduler, 0);
+            scheduler_turn(scheduler, 0);
             peers_turn();
         }
     }
-    finish(scheduler);
+    scheduler_close(scheduler);
     free(scheduler);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "common/base/checked.h"
 #include "common/trace/trace.h"
 
 enum { LEAST_PRIORITY = 19 }; // a nice value
@@ -64,7 +65,7 @@ enum status work_pool_start(uint32_t thread_count, uint32_t capacity, bool yield
     pool->yields = yields;
     pool->capacity = capacity;
     pool->items = calloc(capacity, sizeof *pool->items);
-    pool->threads = calloc(thread_count, sizeof *pool->threads);
+    pool->threads = calloc(MAX(thread_count, 1u), sizeof *pool->threads);
     while (pool->items && pool->threads && pool->thread_count < thread_count &&
            pthread_create(&pool->threads[pool->thread_count], NULL, run, pool) == 0)
         pool->thread_count++;
@@ -99,6 +100,10 @@ enum status work_pool_push(struct work_pool *pool, void *item)
 {
     enum status status = STATUS_OK;
 
+    if (!pool->thread_count) {
+        pool->fn(pool->arg, item);
+        return STATUS_OK;
+    }
     pthread_mutex_lock(&pool->mutex);
     if (pool->count == pool->capacity) {
         status = STATUS_RESOURCE_EXHAUSTED;

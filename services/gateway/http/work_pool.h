@@ -17,7 +17,7 @@ struct work_pool;
 typedef void work_pool_fn(void *arg, void *item);
 
 // Calls fn once for each item, on one of the threads, in the order of arrival. yields: the work takes long and runs at nice 19
-// (if the system refuses that, at the usual priority). The caller stops *out.
+// (if the system refuses that, at the usual priority). thread_count 0: whoever pushes does the work at once. The caller stops *out.
 enum status work_pool_start(uint32_t thread_count, uint32_t capacity, bool yields, work_pool_fn *fn, void *arg,
                             struct work_pool **out) MUST_CHECK;
 // Finishes the queued items, ends the threads and frees the pool. Blocks. NULL is allowed.

@@ -494,7 +494,7 @@ static bool is_ready(void *user, char *reason, size_t reason_bytes)
     return state.ready;
 }
 
-static enum status open_on_loop(struct mesh *mesh, struct error *error)
+enum status mesh_begin(struct mesh *mesh, struct error *error)
 {
     struct rpc_hello hello = {.service = "gateway", .incarnation = clock_wall_us()};
     struct rpc_channel_config channel = {
@@ -518,7 +518,9 @@ static enum status open_on_loop(struct mesh *mesh, struct error *error)
     return status;
 }
 
-static void close_on_loop(struct mesh *mesh)
+void mesh_turn(struct mesh *mesh) { rpc_loop_run(mesh->loop, RUN_US, 0); }
+
+void mesh_end(struct mesh *mesh)
 {
     uint32_t i;
 
@@ -543,15 +545,15 @@ static void *mesh_run(void *arg)
     struct error error = {0};
 
     rpc_loop_run(mesh->loop, 0, 0); // makes this thread the owner
-    (void)!open_on_loop(mesh, &error);
+    (void)!mesh_begin(mesh, &error);
     pthread_mutex_lock(&mesh->mutex);
     mesh->start_error = error;
     mesh->started = true;
     pthread_cond_signal(&mesh->start_done);
     pthread_mutex_unlock(&mesh->mutex);
     while (error.status == STATUS_OK && !mesh->stop)
-        rpc_loop_run(mesh->loop, RUN_US, 0);
-    close_on_loop(mesh);
+        mesh_turn(mesh);
+    mesh_end(mesh);
     return NULL;
 }
 

@@ -43,6 +43,11 @@ struct mesh_config {
 // No callback runs before mesh_start(), so the caller can finish setting up `arg` after mesh_open().
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error) MUST_CHECK;
 enum status mesh_start(struct mesh *mesh, struct error *error) MUST_CHECK;
+// The parts of what mesh_start()'s thread does, for a thread that does more: it begins, takes turns, each of which handles what has come and waits up
+// to a second if nothing has, and ends, even if it could not begin. mesh_close() then.
+enum status mesh_begin(struct mesh *mesh, struct error *error) MUST_CHECK;
+void mesh_turn(struct mesh *mesh);
+void mesh_end(struct mesh *mesh);
 // Reads the certificate of --tls again. Any thread, until mesh_close().
 void mesh_reload(struct mesh *mesh);
 // When the certificate of --tls ends. Any thread, until mesh_close().

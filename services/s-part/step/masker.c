@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/log.h"
 #include "services/s-part/step/masker_trackers.h"
 
 struct masker {
@@ -197,39 +198,42 @@ static void do_item(struct masker *masker, const struct mask_job *job, const str
         write_drafts(masker, item, masks);
 }
 
+// Under the lock, which it releases meanwhile. False: nothing waits.
+static bool do_next(struct masker *masker)
+{
+    struct mask_job *job = masker->first;
+    struct masked_sequence *closing = job ? NULL : masker->closing;
+
+    if (!job && !closing)
+        return false;
+    if (job)
+        masker->first = job->next;
+    else
+        masker->closing = NULL;
+    pthread_mutex_unlock(&masker->mutex);
+    close_all(masker, closing);
+    for (uint32_t i = 0; job && i < job->item_count; i++)
+        do_item(masker, job, &job->items[i]);
+    pthread_mutex_lock(&masker->mutex);
+    if (!job)
+        return true;
+    job->done = true;
+    pthread_cond_broadcast(&masker->done);
+    pthread_mutex_unlock(&masker->mutex);
+    masker->config.on_done(masker->config.user); // not under the lock
+    pthread_mutex_lock(&masker->mutex);
+    return true;
+}
+
 static void *masker_main(void *arg)
 {
     struct masker *masker = arg;
 
     pthread_mutex_lock(&masker->mutex);
-    for (;;) {
-        struct mask_job *job = masker->first;
-        struct masked_sequence *closing = job ? NULL : masker->closing;
-        if (!job && !closing) {
-            if (masker->stop)
-                break;
+    while (do_next(masker) || !masker->stop)
+        if (!masker->first && !masker->closing && !masker->stop)
             pthread_cond_wait(&masker->work, &masker->mutex);
-            continue;
-        }
-        if (job)
-            masker->first = job->next;
-        else
-            masker->closing = NULL;
-        pthread_mutex_unlock(&masker->mutex);
-        close_all(masker, closing);
-        for (uint32_t i = 0; job && i < job->item_count; i++)
-            do_item(masker, job, &job->items[i]);
-        pthread_mutex_lock(&masker->mutex);
-        if (!job)
-            continue;
-        job->done = true;
-        pthread_cond_broadcast(&masker->done);
-        pthread_mutex_unlock(&masker->mutex);
-        masker->config.on_done(masker->config.user); // not under the lock
-        pthread_mutex_lock(&masker->mutex);
-    }
     pthread_mutex_unlock(&masker->mutex);
-    masker_trackers_close(&masker->trackers);
     return NULL;
 }
 
@@ -263,10 +267,18 @@ void masker_close(struct masker *masker)
         pthread_mutex_unlock(&masker->mutex);
         pthread_join(masker->thread, NULL);
     }
+    masker_trackers_close(&masker->trackers);
     pthread_cond_destroy(&masker->done);
     pthread_cond_destroy(&masker->work);
     pthread_mutex_destroy(&masker->mutex);
     free(masker);
+}
+
+// Something waits under the lock: wakes the thread, or does it here if there is none.
+static void go_on(struct masker *masker)
+{
+    pthread_cond_signal(&masker->work);
+    while (!masker->started && do_next(masker)) {}
 }
 
 static void *copy_of(const void *from, size_t bytes)
@@ -283,8 +295,8 @@ struct masked_sequence *masker_sequence_open(struct masker *masker, const struct
 
     if (!sequence)
         return NULL;
-    if (!masker->started)
-        masker->started = pthread_create(&masker->thread, NULL, masker_main, masker) == 0;
+    if (!masker->started && !(masker->started = pthread_create(&masker->thread, NULL, masker_main, masker) == 0))
+        log_warn("MASKER-NO-THREAD", "what=\"the masks of grammars are written on the engine's thread\"");
     *sequence = (struct masked_sequence){.masker = masker,
                                          .packed_bytes = config->packed_bytes,
                                          .replay_count = config->generated_count,
@@ -295,7 +307,7 @@ struct masked_sequence *masker_sequence_open(struct masker *masker, const struct
     sequence->replay = copy_of(config->generated, config->generated_count * sizeof *config->generated);
     if (sequence->end_count)
         memcpy(sequence->end_tokens, config->end_tokens, sequence->end_count * sizeof *sequence->end_tokens);
-    if (sequence->packed && sequence->replay && masker->started)
+    if (sequence->packed && sequence->replay)
         return sequence;
     free(sequence->packed);
     free(sequence->replay);
@@ -311,7 +323,7 @@ void masker_sequence_close(struct masked_sequence *sequence)
     pthread_mutex_lock(&masker->mutex);
     sequence->next = masker->closing;
     masker->closing = sequence;
-    pthread_cond_signal(&masker->work);
+    go_on(masker);
     pthread_mutex_unlock(&masker->mutex);
 }
 
@@ -373,7 +385,7 @@ void mask_job_post(struct mask_job *job, struct masker *masker)
     else
         masker->first = job;
     masker->last = job;
-    pthread_cond_signal(&masker->work);
+    go_on(masker);
     pthread_mutex_unlock(&masker->mutex);
 }
 

@@ -12,7 +12,7 @@
 // kept for the next ones.
 //
 // There is neither a thread nor memory before the first sequence with a grammar is opened; the memory plan says what it will take. A tracker for
-// which there is no memory then fails the sequences that need it.
+// which there is no memory then fails the sequences that need it. Where no thread can be begun, the engine's does the work.
 #ifndef FD_S_PART_STEP_MASKER_H
 #define FD_S_PART_STEP_MASKER_H
 
@@ -83,7 +83,7 @@ uint64_t masker_planned_bytes(uint32_t vocab, uint32_t max_batch);
 enum status masker_open(const struct masker_config *config, struct masker **out) MUST_CHECK;
 void masker_close(struct masker *masker);
 
-// Opens a sequence; NULL: no memory, or no thread. A fault of its grammar shows in `failed` once its first job is done.
+// Opens a sequence; NULL: no memory. A fault of its grammar shows in `failed` once its first job is done.
 struct masked_sequence *masker_sequence_open(struct masker *masker, const struct masked_sequence_config *config);
 // Closes it; no job has it. NULL is allowed.
 void masker_sequence_close(struct masked_sequence *sequence);
