@@ -283,6 +283,18 @@ $(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/o
 $(BUILD)/tests/slow/%: $(BUILD)/obj/services/%/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend,--wrap=kv_batch_can_join $^ $(LIBS) $(EXPORT) -o $@
+# The mesh in one process: what the services ask of libc and some of ours is the simulation's (tests/sim/wrap.c), transports are replaced, and frames
+# have no pool, which nodes would share.
+SIM      := $(BUILD)/tests/sim/mesh
+SIM_OBJ  := $(patsubst tests/sim/%.c,$(BUILD)/obj/tests/sim/%.o,$(wildcard tests/sim/*.c)) $(BUILD)/obj/sim/frame.o
+SIM_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf mmap munmap madvise eventfd close ppoll clock_gettime getrandom \
+    pthread_create rpc_loop_run cpu_count_usable memory_plan_check log_write exchange_is_local
+$(BUILD)/obj/sim/frame.o: common/rpc/frame.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) -DFRAME_POOL_BYTES=0 -c $< -o $@
+$(SIM): $(SIM_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@

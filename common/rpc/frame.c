@@ -35,7 +35,9 @@ enum {
     CLASS_NONE = CLASS_LENT_LAST + 1,
     READ_AHEAD = 64 << 10,
     LARGE = 1 << 10,
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(FRAME_POOL_BYTES)
+    POOL_BYTES = FRAME_POOL_BYTES
+#elif defined(__SANITIZE_ADDRESS__)
     POOL_BYTES = 0 // so that use after free is noticed
 #else
     POOL_BYTES = 8 << 20

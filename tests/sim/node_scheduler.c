@@ -1,0 +1,85 @@
+// node_scheduler.c: a scheduler as a node.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "services/scheduler/scheduler.h"
+#include "tests/sim/services.h"
+
+static enum status start(struct node *node, struct error *error)
+{
+    struct scheduler *scheduler = calloc(1, sizeof *scheduler);
+
+    if (!scheduler)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory");
+    node->service = scheduler;
+    scheduler->settings = (struct scheduler_settings){.listen = node->address,
+                                                      .otlp_endpoint = "none",
+                                                      .max_queue = mesh_settings.max_queue,
+                                                      .batch_queue = mesh_settings.max_queue,
+                                                      .max_batch = mesh_settings.max_batch,
+                                                      .mini_batches = mesh_settings.mini_batches,
+                                                      .chunk = mesh_settings.chunk,
+                                                      .prefix_cache = mesh_settings.prefix_cache,
+                                                      .draft_tokens = mesh_settings.draft_tokens,
+                                                      .worker_timeout_ms = 2000};
+    scheduler->settings.placement = sched_placement_named("auto");
+    scheduler->settings.micro_batch = sched_micro_batch_named("auto");
+    if (sched_admission_choose("auto", 0, &scheduler->settings.admission, error))
+        return error->status;
+    return scheduler_open(scheduler, error);
+}
+
+static enum status turn(struct node *node, bool *ends, struct error *error)
+{
+    (void)ends, (void)error;
+    scheduler_turn(node->service, UINT64_MAX);
+    return STATUS_OK;
+}
+
+static void finish(struct node *node)
+{
+    scheduler_close(node->service);
+    free(node->service);
+}
+
+static bool rests(const struct node *node, char *out, size_t out_bytes)
+{
+    const struct scheduler *scheduler = node->service;
+    struct sched_stats stats;
+
+    REST(scheduler->core.sched, "the scheduler has no model");
+    sched_get_stats(scheduler->core.sched, &stats);
+    REST(!stats.running && !stats.waiting && !stats.retiring, "sequences run (%u), wait (%u) or retire (%u)", stats.running,
+         stats.waiting, stats.retiring);
+    REST(!stats.steps_in_flight, "%u steps are in flight", stats.steps_in_flight);
+    REST(!token_logs_count(scheduler->sequences.logs), "%u token logs are left", token_logs_count(scheduler->sequences.logs));
+    REST(!scheduler->frees.waiting && !scheduler->frees.unclaimed, "pages wait to be freed");
+    REST(!scheduler->claims.settling_count, "sequences wait for their places");
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        REST(!scheduler->flights.of[i].used, "a step is in flight");
+    for (uint32_t i = 0; i < MOVES_MAX; i++)
+        REST(!scheduler->moves.of[i].used, "a hand-over is under way");
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        REST(!scheduler->places.of[i].frees.asked, "a place is asked to free pages");
+    return true;
+}
+
+const struct service_kind scheduler_kind = {.loops = 1, .start = start, .turn = turn, .close = finish, .rests = rests};
+
+bool scheduler_place(const struct node *node, uint32_t index, struct place_view *out)
+{
+    const struct scheduler *scheduler = node->service;
+    struct sched_place_info info;
+
+    *out = (struct place_view){.up = false};
+    if (index >= scheduler->places.count || !scheduler->core.sched)
+        return false;
+    const struct place *place = &scheduler->places.of[index];
+    sched_get_place(scheduler->core.sched, index, &info);
+    if (place->kind == SCHED_KV_WORKER)
+        snprintf(out->name, sizeof out->name, "%s", place->worker.name);
+    out->up = info.up;
+    out->pages_used = info.pages_used;
+    out->pages_total = info.pages_total;
+    return true;
+}

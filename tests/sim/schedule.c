@@ -1,0 +1,244 @@
+// schedule.c: what happens: made from a seed, written and read as text.
+#include "tests/sim/schedule.h"
+
+#include <string.h>
+
+#include "common/base/checked.h"
+
+enum { NODES_OTHERS = 1 }; // before the s-parts: the scheduler
+
+static const char *const fault_names[FAULT_KINDS] = {
+    [FAULT_KILL] = "kill",   [FAULT_VANISH] = "vanish", [FAULT_STOP] = "stop", [FAULT_PART] = "part",   [FAULT_PART_WAY] = "part-way",
+    [FAULT_CUT] = "cut",     [FAULT_DELAY] = "delay",   [FAULT_SLOW] = "slow", [FAULT_FLIP] = "flip",   [FAULT_CLOCK] = "clock",
+    [FAULT_MEMORY] = "memory", [FAULT_DRAIN] = "drain"};
+
+// --- from a seed
+
+static uint64_t below(uint64_t *random, uint64_t limit) { return random_next(random) % limit; }
+
+// From least to most, each order of magnitude alike.
+static uint64_t between(uint64_t *random, uint64_t least, uint64_t most)
+{
+    uint32_t doublings = 0;
+
+    while (least << (doublings + 1) <= most)
+        doublings++;
+    const uint64_t from = least << below(random, doublings + 1);
+    return MIN(most, from + below(random, from));
+}
+
+static void make_mesh(uint64_t *random, struct schedule *s)
+{
+    s->mesh = (struct mesh_settings){.max_queue = below(random, 4) ? 16 : 3,
+                                     .max_batch = below(random, 3) ? 8 : 2,
+                                     .mini_batches = (uint32_t)below(random, 4),
+                                     .chunk = (uint32_t)below(random, 3) * 16,
+                                     .draft_tokens = below(random, 2) ? 4 : 0,
+                                     .stages = below(random, 4) ? 1 : 2,
+                                     .prefix_cache = below(random, 4) > 0,
+                                     .worker_bytes = below(random, 4) ? 1 << 20 : 1 << 17,
+                                     .segment_ns = between(random, 20000, 2 * MS_NS)};
+    static const uint64_t pools[] = {0, 0, 1 << 16, 1 << 18, 1 << 20};
+    s->mesh.pool_bytes = pools[below(random, ARRAY_COUNT(pools))];
+    s->mesh.batches = 2 * s->mesh.stages;
+    s->mesh.mini_batches = MIN(s->mesh.mini_batches, s->mesh.batches);
+    s->workers = 1 + (uint32_t)below(random, 3);
+    s->gateways = 1 + (uint32_t)below(random, 2);
+    s->late_worker = s->workers > 1 && !below(random, 4) ? 300 + (uint32_t)below(random, 3000) : 0;
+    s->latency_ns = between(random, 10000, 5 * MS_NS);
+    s->jitter_ns = between(random, 1000, 2 * MS_NS);
+    s->window_bytes = below(random, 4) ? 256 << 10 : 4 << 10;
+    s->split = below(random, 2) ? 0 : 10;
+}
+
+static void make_clients(uint64_t *random, uint64_t span_ns, struct schedule *s)
+{
+    s->client_count = 1 + (uint32_t)below(random, 8);
+    for (uint32_t i = 0; i < s->client_count; i++) {
+        struct client_plan *client = &s->clients[i];
+        *client = (struct client_plan){.at_ns = 200 * MS_NS + below(random, span_ns),
+                                       .gateway = (uint32_t)below(random, s->gateways),
+                                       .kind = (uint32_t)below(random, KINDS),
+                                       .batch = !below(random, 5)};
+        if (!below(random, 8))
+            client->leaves_ns = client->at_ns + between(random, MS_NS, 2 * S_NS);
+    }
+}
+
+static uint32_t node_count(const struct schedule *s) { return NODES_OTHERS + s->mesh.stages + s->workers + s->gateways; }
+
+static uint32_t any_other(uint64_t *random, const struct schedule *s, uint32_t a)
+{
+    const uint32_t b = (uint32_t)below(random, node_count(s) - 1);
+    return b + (b >= a);
+}
+
+static struct fault make_fault(uint64_t *random, const struct schedule *s, uint64_t at_ns)
+{
+    static const enum fault_kind often[] = {FAULT_KILL,  FAULT_KILL,     FAULT_KILL,  FAULT_VANISH, FAULT_STOP,  FAULT_PART,  FAULT_PART_WAY,
+                                            FAULT_CUT,   FAULT_CUT,      FAULT_DELAY, FAULT_SLOW,   FAULT_FLIP,  FAULT_CLOCK, FAULT_MEMORY,
+                                            FAULT_DRAIN, FAULT_MEMORY};
+    struct fault fault = {.at_ns = at_ns, .kind = often[below(random, ARRAY_COUNT(often))], .for_ns = between(random, 20 * MS_NS, 20 * S_NS)};
+
+    fault.a = (uint32_t)below(random, node_count(s));
+    fault.b = any_other(random, s, fault.a);
+    switch (fault.kind) {
+    case FAULT_KILL:
+    case FAULT_VANISH: fault.for_ns = between(random, 20 * MS_NS, 6 * S_NS); break;
+    case FAULT_CUT: fault.value = below(random, 2) ? 0 : (int64_t)below(random, 20000); break;
+    case FAULT_DELAY: fault.value = (int64_t)between(random, MS_NS, 200 * MS_NS); break;
+    case FAULT_SLOW: fault.value = (int64_t)between(random, MS_NS, 200 * MS_NS); break;
+    case FAULT_CLOCK: {
+        static const int64_t leaps_s[] = {1, 5, 3600, 3 * 86400};
+        fault.value = leaps_s[below(random, ARRAY_COUNT(leaps_s))] * (int64_t)S_NS * (below(random, 2) ? 1 : -1);
+        break;
+    }
+    case FAULT_MEMORY: fault.value = (int64_t)between(random, 1, 400); break;
+    case FAULT_DRAIN: fault.a = NODES_OTHERS + s->mesh.stages + (uint32_t)below(random, s->workers); break;
+    default: break;
+    }
+    return fault;
+}
+
+static void make_faults(uint64_t *random, uint64_t span_ns, struct schedule *s)
+{
+    static const uint32_t counts[] = {0, 1, 1, 2, 2, 3, 3, 4, 6, 10};
+
+    s->fault_count = counts[below(random, ARRAY_COUNT(counts))];
+    for (uint32_t i = 0; i < s->fault_count; i++) {
+        // often two at once, or one while the mesh recovers from another
+        const uint64_t before_ns = i ? s->faults[i - 1].at_ns : 0;
+        const uint64_t at_ns = i && below(random, 3) == 0 ? before_ns + between(random, 1000, 3 * S_NS) : 200 * MS_NS + below(random, span_ns);
+        s->faults[i] = make_fault(random, s, at_ns);
+    }
+}
+
+void schedule_make(uint64_t seed, struct schedule *out)
+{
+    uint64_t random = seed;
+
+    *out = (struct schedule){.seed = seed};
+    make_mesh(&random, out);
+    const uint64_t span_ns = between(&random, S_NS / 4, 8 * S_NS);
+    make_clients(&random, span_ns, out);
+    make_faults(&random, span_ns, out);
+}
+
+void schedule_alone(uint32_t kind, struct schedule *out)
+{
+    *out = (struct schedule){.seed = 1,
+                             .mesh = {.max_queue = 4, .max_batch = 2, .mini_batches = 1, .stages = 1, .batches = 1, .pool_bytes = 1 << 20,
+                                      .worker_bytes = 1 << 20, .segment_ns = 50000},
+                             .gateways = 1,
+                             .latency_ns = 20000,
+                             .window_bytes = 256 << 10,
+                             .clients = {{.at_ns = 200 * MS_NS, .kind = kind}},
+                             .client_count = 1};
+}
+
+// --- as text: a line each, of numbers
+
+void schedule_write(const struct schedule *s, FILE *file)
+{
+    const struct mesh_settings *m = &s->mesh;
+
+    fprintf(file, "seed %llu\n", (unsigned long long)s->seed);
+    fprintf(file, "mesh %u %u %u %u %u %u %u %d %llu %llu %llu\n", m->max_queue, m->max_batch, m->mini_batches, m->chunk, m->draft_tokens,
+            m->stages, m->batches, m->prefix_cache, (unsigned long long)m->pool_bytes, (unsigned long long)m->worker_bytes,
+            (unsigned long long)m->segment_ns);
+    fprintf(file, "nodes %u %u %u\n", s->workers, s->gateways, s->late_worker);
+    fprintf(file, "network %llu %llu %llu %u\n", (unsigned long long)s->latency_ns, (unsigned long long)s->jitter_ns,
+            (unsigned long long)s->window_bytes, s->split);
+    for (uint32_t i = 0; i < s->client_count; i++) {
+        const struct client_plan *c = &s->clients[i];
+        fprintf(file, "client %llu %llu %u %u %d\n", (unsigned long long)c->at_ns, (unsigned long long)c->leaves_ns, c->gateway, c->kind,
+                c->batch);
+    }
+    for (uint32_t i = 0; i < s->fault_count; i++) {
+        const struct fault *f = &s->faults[i];
+        fprintf(file, "%s %llu %llu %lld %u %u\n", fault_names[f->kind], (unsigned long long)f->at_ns, (unsigned long long)f->for_ns,
+                (long long)f->value, f->a, f->b);
+    }
+    fprintf(file, "end\n");
+}
+
+static bool read_fault(const char *word, FILE *file, struct schedule *s)
+{
+    struct fault *f = &s->faults[s->fault_count];
+    unsigned long long at, lasts;
+    long long value;
+
+    for (uint32_t kind = 0; kind < FAULT_KINDS; kind++)
+        if (!strcmp(word, fault_names[kind])) {
+            if (s->fault_count == FAULTS_MAX || fscanf(file, "%llu %llu %lld %u %u", &at, &lasts, &value, &f->a, &f->b) != 5)
+                return false;
+            f->kind = kind;
+            f->at_ns = at;
+            f->for_ns = lasts;
+            f->value = value;
+            s->fault_count++;
+            return f->a < NODES_MAX && f->b < NODES_MAX;
+        }
+    return false;
+}
+
+static bool read_line(const char *word, FILE *file, struct schedule *s)
+{
+    struct mesh_settings *m = &s->mesh;
+    unsigned long long a, b, c;
+    int flag;
+
+    if (!strcmp(word, "seed")) {
+        const bool read = fscanf(file, "%llu", &a) == 1;
+        s->seed = a;
+        return read;
+    }
+    if (!strcmp(word, "mesh")) {
+        const bool read = fscanf(file, "%u %u %u %u %u %u %u %d %llu %llu %llu", &m->max_queue, &m->max_batch, &m->mini_batches, &m->chunk,
+                                 &m->draft_tokens, &m->stages, &m->batches, &flag, &a, &b, &c) == 11;
+        m->prefix_cache = flag;
+        m->pool_bytes = a;
+        m->worker_bytes = b;
+        m->segment_ns = c;
+        return read;
+    }
+    if (!strcmp(word, "nodes"))
+        return fscanf(file, "%u %u %u", &s->workers, &s->gateways, &s->late_worker) == 3;
+    if (!strcmp(word, "network")) {
+        const bool read = fscanf(file, "%llu %llu %llu %u", &a, &b, &c, &s->split) == 4;
+        s->latency_ns = a;
+        s->jitter_ns = b;
+        s->window_bytes = c;
+        return read;
+    }
+    if (!strcmp(word, "client")) {
+        struct client_plan *client = &s->clients[s->client_count];
+        if (s->client_count == CLIENTS_MAX || fscanf(file, "%llu %llu %u %u %d", &a, &b, &client->gateway, &client->kind, &flag) != 5)
+            return false;
+        client->at_ns = a;
+        client->leaves_ns = b;
+        client->batch = flag;
+        s->client_count++;
+        return client->kind < KINDS;
+    }
+    return read_fault(word, file, s);
+}
+
+bool schedule_read(FILE *file, struct schedule *out)
+{
+    char word[16];
+
+    *out = (struct schedule){0};
+    while (fscanf(file, "%15s", word) == 1) {
+        if (word[0] == '#') {
+            if (fscanf(file, "%*[^\n]") < 0)
+                return false;
+            continue;
+        }
+        if (!strcmp(word, "end"))
+            return out->mesh.stages > 0 && out->gateways > 0 && node_count(out) <= NODES_MAX;
+        if (!read_line(word, file, out))
+            return false;
+    }
+    return false;
+}
