@@ -104,7 +104,7 @@ static void *list_push(struct grammar_builder *builder, struct grammar_list *lis
         uint32_t capacity = MAX(list->capacity * 2, list->count + count + 32);
         void *grown = realloc(list->data, (size_t)capacity * list->size);
         if (!grown) {
-            grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
             return NULL;
         }
         list->data = grown;
@@ -171,7 +171,7 @@ uint32_t grammar_control(struct grammar_builder *builder, const char *name)
     uint32_t node;
 
     if (!token)
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     token[0] = '\xff';
     memcpy(token + 1, name, length + 1);
     node = add_bytes(builder, token, length + 1);
@@ -323,7 +323,7 @@ uint32_t grammar_add_regular(struct grammar_builder *builder, struct grammar_fsa
     if (fsa->failure || !builder_charge(builder, fsa->state_count + fsa->arc_count * sizeof *fsa->arcs) ||
         !list_push(builder, &builder->regulars, fsa, 1)) {
         grammar_fsa_free(fsa);
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     }
     *fsa = (struct grammar_fsa){0};
     return add_node(builder, (struct grammar_node){.kind = NODE_REGULAR, .at = at});
@@ -354,7 +354,7 @@ uint32_t grammar_rule(struct grammar_builder *builder, const char *name)
     rule.name = strndup(name, MAX_RULE_NAME);
     if (!rule.name || !list_push(builder, &builder->rules, &rule, 1)) {
         free(rule.name);
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     }
     return builder->rules.count - 1;
 }

@@ -88,7 +88,7 @@ uint64_t grammar_builder_work(const struct grammar_builder *builder);
 uint32_t grammar_text_before(struct grammar_builder *builder, const char *marker);
 
 // Compiles what `root` matches. The caller frees *out. INVALID_ARGUMENT: a rule without a node, or one that calls itself before any byte is read
-// (left recursion; the error names it), or nothing at all matches. RESOURCE_EXHAUSTED: a limit of grammar.h, or memory.
+// (left recursion; the error names it), or nothing at all matches. RESOURCE_EXHAUSTED: a limit of grammar.h. UNAVAILABLE: no memory.
 enum status grammar_compile(struct grammar_builder *builder, uint32_t root, struct grammar **out, struct error *error) MUST_CHECK;
 
 // --- grammars from text -------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ bool grammar_survey(struct grammar_builder *builder, uint32_t node, bool inline_
             grammar_builder_fail(builder, STATUS_INVALID_ARGUMENT, "rule '%s' is used but not defined",
                                  grammar_rule_of(builder, undefined)->name);
     } else
-        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     builder->work += survey.steps;
     free(survey.sizes);
     free(survey.path);
@@ -470,7 +470,7 @@ static enum status pack_and_load(struct compilation *compilation, struct grammar
     enum status status;
 
     if (!starts)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     order = starts + compilation->rule_count + 1;
     if (!drop_unused(compilation, &fsa, starts, order, &count) && !fsa.failure)
         fsa.failure = GRAMMAR_FSA_NO_MEMORY;
@@ -532,7 +532,7 @@ enum status grammar_compile(struct grammar_builder *builder, uint32_t root, stru
             compilation.numbers[r] = GRAMMAR_NO_STATE;
         status = compile_root(&compilation, root, out, error);
     } else
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        status = error_set(error, STATUS_UNAVAILABLE, "out of memory");
     free(compilation.uses);
     free(compilation.numbers);
     free(compilation.kept);

@@ -339,7 +339,7 @@ enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_v
         if (tracker)
             tracker->grammar = NULL; // remains the caller's
         grammar_tracker_close(tracker);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     }
     *out = tracker;
     return STATUS_OK;

@@ -27,7 +27,7 @@ struct grammar_tracker;
 struct grammar_cursor;
 
 // Takes over `grammar` on success. vocab outlives the tracker. bytes: what it may allocate for configurations and masks, at least
-// GRAMMAR_TRACKER_MIN_BYTES plus eight masks. Half of that is for masks. RESOURCE_EXHAUSTED: no memory.
+// GRAMMAR_TRACKER_MIN_BYTES plus eight masks. Half of that is for masks. UNAVAILABLE: no memory.
 enum { GRAMMAR_TRACKER_MIN_BYTES = 1 << 20, GRAMMAR_CURSOR_BYTES = 1 << 15 };
 enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_vocab *vocab, size_t bytes,
                                  struct grammar_tracker **out, struct error *error) MUST_CHECK;

@@ -241,7 +241,7 @@ enum status grammar_fsa_status(const struct grammar_fsa *fsa, const char *what, 
     if (!fsa->failure)
         return STATUS_OK;
     if (fsa->failure == GRAMMAR_FSA_NO_MEMORY)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s needs more than %u states or %u edges", what, fsa->max_states,
                      fsa->max_arcs);
 }

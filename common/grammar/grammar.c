@@ -72,7 +72,7 @@ enum status grammar_pack(const struct grammar_fsa *fsa, const uint32_t *rule_sta
         bool failed = text.failed;
         text_free(&text);
         if (failed)
-            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            return error_set(error, STATUS_UNAVAILABLE, "out of memory");
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "the grammar takes more than %d bytes", GRAMMAR_MAX_BYTES);
     }
     *out = (unsigned char *)text.data;
@@ -176,7 +176,7 @@ static enum status read_pack(const unsigned char *in, size_t bytes, struct gramm
         return error_set(error, STATUS_INVALID_ARGUMENT, "packed grammar: byte %zu: no number of rules", reader.at);
     *rule_starts = calloc((size_t)*rule_count + 1, sizeof **rule_starts);
     if (!*rule_starts)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     get_rules(&reader, fsa, *rule_starts, *rule_count);
     status = grammar_fsa_status(fsa, "a packed grammar", error);
     if (!status && reader.failed)
@@ -469,12 +469,12 @@ static enum status analyse(struct grammar *grammar, const uint32_t *starts, bool
     bool *nullable = marks + grammar->fsa.state_count;
 
     if (!grammar_rules_productive(&set, marks))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     for (uint32_t s = 0; s < grammar->fsa.state_count; s++)
         if (!marks[s])
             return error_set(error, STATUS_INVALID_ARGUMENT, "packed grammar: state %u leads nowhere", s);
     if (!rules_nullable(&set, nullable, marks) || !rules_rank(&set, marks, grammar->rank_rules, looping))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     if (*looping != GRAMMAR_NO_STATE)
         return error_set(error, STATUS_INVALID_ARGUMENT, "packed grammar: rule %u calls itself before it has read anything",
                          *looping);
@@ -497,7 +497,7 @@ enum status grammar_load(const void *bytes, size_t count, struct grammar **out, 
     *out = NULL;
     *looping_rule = GRAMMAR_NO_STATE;
     if (!grammar)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     status = read_pack(bytes, count, &grammar->fsa, &starts, &grammar->rule_count, error);
     if (status)
         goto cleanup;
@@ -507,7 +507,7 @@ enum status grammar_load(const void *bytes, size_t count, struct grammar **out, 
     grammar->rank_rules = calloc(grammar->rule_count, sizeof *grammar->rank_rules);
     marks = malloc((size_t)grammar->fsa.state_count + grammar->rule_count);
     if (!grammar->packed || !grammar->flags || !grammar->rules || !grammar->rank_rules || !marks) {
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        status = error_set(error, STATUS_UNAVAILABLE, "out of memory");
         goto cleanup;
     }
     memcpy(grammar->packed, bytes, count);

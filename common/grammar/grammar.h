@@ -41,7 +41,7 @@ uint64_t grammar_packed_hash(const void *packed, size_t count); // the same, of 
 enum { GRAMMAR_TOKEN_BYTES = 4096 + 1 };
 typedef size_t grammar_token_fn(void *arg, uint32_t token, char *scratch, const char **bytes);
 
-// Builds the trie. The caller closes *out, after all cursors. RESOURCE_EXHAUSTED: no memory.
+// Builds the trie. The caller closes *out, after all cursors. UNAVAILABLE: no memory.
 enum status grammar_vocab_open(uint32_t token_count, grammar_token_fn *bytes_of, void *arg, struct grammar_vocab **out,
                                struct error *error) MUST_CHECK;
 void grammar_vocab_close(struct grammar_vocab *vocab);

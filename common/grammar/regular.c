@@ -35,7 +35,7 @@ bool grammar_regular_fsa(struct grammar_builder *builder, uint32_t node, struct 
 
     *out = (struct grammar_fsa){0};
     if (!uses)
-        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     else if (work_left(builder))
         is_known = grammar_survey(builder, node, true, uses);
     for (uint32_t r = 0; is_known && r < builder->rules.count; r++)
@@ -300,7 +300,7 @@ uint32_t grammar_json_escaped(struct grammar_builder *builder, uint32_t node)
     uint32_t result = 0;
 
     if (!uses)
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     if (grammar_survey(builder, node, true, uses)) {
         grammar_emit(builder, node, uses, &from);
         to.failure = from.failure;

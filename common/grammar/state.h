@@ -47,7 +47,7 @@ enum status grammar_load(const void *bytes, size_t count, struct grammar **out, 
                          struct error *error) MUST_CHECK;
 
 // Packs a sealed automaton of several rules; the caller frees *out. rule_starts: [rule_count + 1] where the states of each rule begin.
-// RESOURCE_EXHAUSTED: a limit of grammar.h, or no memory.
+// RESOURCE_EXHAUSTED: a limit of grammar.h. UNAVAILABLE: no memory.
 enum status grammar_pack(const struct grammar_fsa *fsa, const uint32_t *rule_starts, uint32_t rule_count, unsigned char **out,
                          size_t *bytes, struct error *error) MUST_CHECK;
 

@@ -176,9 +176,12 @@ static bool parser_grow(struct parser *parser, void **array, size_t size, uint32
         return false;
     if (count < *capacity)
         return true;
-    grown = wanted <= GRAMMAR_MAX_NODES ? realloc(*array, wanted * size) : NULL;
-    if (!grown) {
+    if (wanted > GRAMMAR_MAX_NODES) {
         parser_fail(parser, STATUS_RESOURCE_EXHAUSTED, parser->at, "it has too many parts");
+        return false;
+    }
+    if (!(grown = realloc(*array, wanted * size))) {
+        parser_fail(parser, STATUS_UNAVAILABLE, parser->at, "out of memory");
         return false;
     }
     *array = grown;
@@ -833,7 +836,7 @@ uint32_t grammar_add_gbnf(struct grammar_builder *builder, const char *text, siz
         gbnf.slots *= 2;
     gbnf.names = calloc(gbnf.slots, sizeof *gbnf.names);
     if (!gbnf.names)
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     node = gbnf_rules(&gbnf);
     parser_close(&gbnf.parser);
     free(gbnf.names);

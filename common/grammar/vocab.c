@@ -243,7 +243,7 @@ enum status grammar_vocab_open(uint32_t token_count, grammar_token_fn *bytes_of,
         vocab->token_count = token_count;
     if (!vocab || !vocab_build(vocab, bytes_of, arg)) {
         grammar_vocab_close(vocab);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory for a vocabulary of %u tokens", token_count);
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory for a vocabulary of %u tokens", token_count);
     }
     *out = vocab;
     return STATUS_OK;

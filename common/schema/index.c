@@ -533,7 +533,7 @@ uint32_t jschema_add_entry(struct jschema *schema, const json_t *value, uint32_t
 uint32_t jschema_make(struct jschema *schema, json_t *value, uint32_t parent, const char *step)
 {
     if (!value || json_array_append_new(schema->made, value))
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED, "#: no memory for the schema");
+        return grammar_builder_fail(schema->builder, STATUS_UNAVAILABLE, "#: no memory for the schema");
     if (json_is_boolean(value))
         return json_is_true(value) ? JSCHEMA_TRUE : JSCHEMA_FALSE;
     entry_walk(

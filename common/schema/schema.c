@@ -15,7 +15,7 @@ static bool schema_open(struct jschema *schema, struct grammar_builder *builder,
                                .made = json_array(),
                                .nothing = grammar_nothing(builder)};
     if (!schema->made)
-        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "#: no memory for the schema");
+        grammar_builder_fail(builder, STATUS_UNAVAILABLE, "#: no memory for the schema");
     return !jschema_failed(schema);
 }
 
@@ -59,7 +59,7 @@ struct grammar_schema_parts *grammar_schema_parts_open(struct grammar_builder *b
     struct grammar_schema_parts *parts = calloc(1, sizeof *parts);
 
     if (!parts) {
-        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "#: no memory for the schema");
+        grammar_builder_fail(builder, STATUS_UNAVAILABLE, "#: no memory for the schema");
         return NULL;
     }
     parts->options = *options;

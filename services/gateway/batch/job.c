@@ -319,16 +319,37 @@ bool batch_job_gives_up(struct batch_job *job, int reason)
     return gives_up;
 }
 
-// A file that nothing was written to is no result.
-static bool settle(struct batch_store *store, int fd, const char *id, uint64_t bytes, bool *there)
+// Writes what is in a file of results once more, in its place.
+static bool write_again(int fd, const char *path, uint64_t bytes)
+{
+    const int other = open(path, O_WRONLY | O_CLOEXEC); // fd appends
+    bool ok = other >= 0;
+    char piece[16 << 10];
+
+    for (uint64_t at = 0; ok && at < bytes;) {
+        const ssize_t got = pread(fd, piece, MIN(bytes - at, sizeof piece), (off_t)at);
+        ok = got > 0 && pwrite(other, piece, (size_t)got, (off_t)at) == got;
+        at += got > 0 ? (uint64_t)got : 0;
+    }
+    const int reason = errno;
+    if (other >= 0)
+        close(other);
+    errno = reason;
+    return ok;
+}
+
+// A file that nothing was written to is no result. *failed: a sync of it has failed before; the kernel takes for written what it could not write then,
+// so that another sync alone would say that all is well.
+static bool settle(struct batch_store *store, int fd, const char *id, uint64_t bytes, bool *there, bool *failed)
 {
     char path[BATCH_PATH_BYTES];
 
-    *there = bytes > 0;
-    if (bytes > 0)
-        return fsync(fd) == 0;
     batch_store_path(store, id, false, path);
-    return unlink(path) == 0 || errno == ENOENT;
+    *there = bytes > 0;
+    if (bytes == 0)
+        return unlink(path) == 0 || errno == ENOENT;
+    *failed = (*failed && !write_again(fd, path, bytes)) || fsync(fd) != 0;
+    return !*failed;
 }
 
 enum status batch_job_end(struct batch_job *job, struct batch_store *store, struct error *error)
@@ -347,8 +368,8 @@ enum status batch_job_end(struct batch_job *job, struct batch_store *store, stru
         if (job->phase == BATCH_JOB_ENDING)
             record->counts.failed = record->counts.total - record->counts.completed; // also lines that were given up
     }
-    if (!settle(store, job->output, record->output, job->output_bytes, &record->has_output) ||
-        !settle(store, job->errors, record->errors, job->errors_bytes, &record->has_errors))
+    if (!settle(store, job->output, record->output, job->output_bytes, &record->has_output, &job->output_failed) ||
+        !settle(store, job->errors, record->errors, job->errors_bytes, &record->has_errors, &job->errors_failed))
         return error_set(error, STATUS_UNAVAILABLE, "results: %s", strerror(errno));
     return batch_store_end_batch(store, record, job->output_bytes, job->errors_bytes, error);
 }

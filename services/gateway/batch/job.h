@@ -32,6 +32,7 @@ struct batch_job {
     size_t max_line_bytes;
     int input, output, errors; // descriptors
     uint64_t output_bytes, errors_bytes;
+    bool output_failed, errors_failed; // their latest sync
     struct line_reader reader;
     bool at_end;                       // the reader has given all lines
     bool look_again;                   // the runner's: whether it is cancelled could not be looked up

@@ -58,10 +58,18 @@ enum status batch_store_count_files(struct batch_store *store, struct error *err
     return batch_sql_close(&sql, error);
 }
 
+// With the mutex held, after a commit that has failed: whether the next start may find it in the journal, where it is whole if only its sync has failed.
+// Another commit that succeeds takes its place there.
+static bool may_come_back(struct batch_store *store)
+{
+    return sqlite3_errcode(store->db) == SQLITE_IOERR && batch_sql_run(store->db, "PRAGMA application_id = 0", NULL) != STATUS_OK;
+}
+
 enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, int fd, struct error *error)
 {
     char part[BATCH_PATH_BYTES], path[BATCH_PATH_BYTES];
     struct batch_tenant *tenant;
+    bool in_doubt = false;
     enum status status;
 
     batch_store_path(store, file->id, true, part);
@@ -73,12 +81,16 @@ enum status batch_store_add_file(struct batch_store *store, const struct batch_f
     tenant = batch_store_tenant(store, file->tenant);
     if (status == STATUS_OK)
         status = batch_store_check_files(store, file->tenant, 1, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         status = batch_store_insert_file(store, file, error);
+        in_doubt = status == STATUS_UNAVAILABLE && may_come_back(store);
+    }
     if (status == STATUS_OK && tenant)
         tenant->files++;
+    if (in_doubt)
+        batch_store_count_bytes(store, file->tenant, (int64_t)file->bytes);
     pthread_mutex_unlock(&store->mutex);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK && !in_doubt) // else the next start finds the row and the file, or removes the file
         unlink(path);
     return status;
 }

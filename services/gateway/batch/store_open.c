@@ -56,6 +56,47 @@ static enum status make_folder(const char *path, struct error *error)
                      number == ENOENT ? " above it" : "");
 }
 
+// Syncs a file, or the names in a folder. UNAVAILABLE, with errno.
+static enum status sync_path(const char *path, struct error *error)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool synced = fd >= 0 && fsync(fd) == 0;
+    const int number = errno;
+
+    if (fd >= 0)
+        close(fd);
+    if (synced)
+        return STATUS_OK;
+    error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(number));
+    errno = number;
+    return STATUS_UNAVAILABLE;
+}
+
+// Makes what the database says last, before anybody is told of it and files are removed by it: a process that was killed may have left a commit
+// that was never synced. A checkpoint writes it once more, so that it lasts even if the sync of that process has failed; for that a disk may be too full.
+static enum status sync_database(struct batch_store *store, struct error *error)
+{
+    char path[BATCH_PATH_BYTES];
+
+    if (sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_FULL, NULL, NULL) == SQLITE_OK)
+        return STATUS_OK;
+    snprintf(path, sizeof path, "%s/batches.db-wal", store->config.dir);
+    return sync_path(path, error);
+}
+
+// Makes the names of the folder, of `files` and of the database last. SQLite syncs the folder once it has made its journal, but goes on if that
+// fails, and then what it commits could be lost with the journal's name. Whoever owns the folder above may keep it closed to others.
+static enum status sync_folders(struct batch_store *store, struct error *error)
+{
+    char above[BATCH_PATH_BYTES];
+    enum status status = sync_path(store->config.dir, error);
+
+    snprintf(above, sizeof above, "%s/..", store->config.dir);
+    if (status == STATUS_OK && sync_path(above, error) != STATUS_OK && errno != EACCES && errno != EINVAL && errno != EROFS)
+        status = STATUS_UNAVAILABLE;
+    return status;
+}
+
 static enum status take_lock(struct batch_store *store, struct error *error)
 {
     char path[BATCH_PATH_BYTES], owner[32] = "";
@@ -237,6 +278,10 @@ enum status batch_store_open(const struct batch_store_config *config, struct bat
         open_reserve(store);
         status = open_database(store, error);
     }
+    if (status == STATUS_OK)
+        status = sync_database(store, error);
+    if (status == STATUS_OK)
+        status = sync_folders(store, error);
     if (status == STATUS_OK && (store->folder = open(files, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         status = error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", files, strerror(errno));
     if (status == STATUS_OK)

@@ -400,15 +400,23 @@ static void refuse_answer(struct exchange *exchange, struct text *body)
 
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body)
 {
+    static const char no_memory[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}\n";
+
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer.kind == ANSWER_NONE) {
+    if (body->failed) { // a part of it would look like an answer
+        if (decide(exchange, ANSWER_STATIC, 500, "application/json")) {
+            exchange->answer.fixed = no_memory;
+            exchange->answer.fixed_bytes = sizeof no_memory - 1;
+        }
+    } else if (exchange->answer.kind == ANSWER_NONE) {
         uint64_t unsent = atomic_load_explicit(&exchange->totals->unsent_bytes, memory_order_relaxed);
         if (body->bytes > ALWAYS_SENT_BYTES && unsent + body->bytes > exchange->totals->max_unsent_bytes) {
             refuse_answer(exchange, body);
             status = 429;
             content_type = "application/json";
         }
-        decide(exchange, ANSWER_WHOLE, body->failed ? 500 : status, content_type);
+        decide(exchange, ANSWER_WHOLE, status, content_type);
         exchange->answer.out = *body;
         *body = (struct text){0};
         add_unsent(exchange, exchange->answer.out.bytes, false);

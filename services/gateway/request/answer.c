@@ -177,6 +177,7 @@ void request_show(struct choice *choice, struct text *out)
         news.usage = &usage;
     }
     dialect_show(request->run, &news, out);
+    out->failed |= news.extra->failed || news.head_extra->failed;
 }
 
 static struct dialect_end end_of(const struct request *request)

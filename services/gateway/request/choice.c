@@ -470,17 +470,24 @@ bool choice_is_over(const struct choice *choice, const struct language *language
                                            language_is_end(language, choice->log.generated[choice->log.generated_count - 1]));
 }
 
-static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
+bool choice_lacks_memory(const struct choice *choice)
+{
+    return choice->text.visible.failed || choice->text.stop.held.failed || choice->text.scores.failed ||
+           (choice->answer && !is_good(choice->answer));
+}
+
+// RESOURCE_EXHAUSTED: the token is in the log, and its text is lost.
+static enum status take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
 {
     struct text *piece = &choice->request->owner->piece;
     size_t j;
 
     if (token->token >= language_vocab(language))
-        return false;
+        return STATUS_OUT_OF_RANGE;
     choice->log.generated[choice->log.generated_count++] = token->token;
     choice->log.logprob_sum += (double)token->logprob;
     if (is_end)
-        return true; // the end token is counted and not shown
+        return STATUS_OK; // the end token is counted and not shown
     text_clear(piece);
     if (is_stop_token(choice, language, token->token))
         choice->end.stop_token = token->token; // it is counted, and its text is not shown
@@ -496,9 +503,8 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
         }
         show_itself(choice, language, token->token, token->logprob, among);
     }
-    if (!take_text(choice, piece, token->token, language))
-        return false;
-    return !piece->failed && !choice->text.visible.failed && !choice->text.stop.held.failed && !choice->text.scores.failed;
+    const bool taken = take_text(choice, piece, token->token, language) && !piece->failed;
+    return taken && !choice_lacks_memory(choice) ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
 
 bool choice_is_cut(const struct choice *choice)
@@ -506,19 +512,19 @@ bool choice_is_cut(const struct choice *choice)
     return choice->text.stop.matched >= 0 || (choice->answer && answer_is_done(choice->answer->parser));
 }
 
-bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
+enum status choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
 {
     size_t i;
 
     if (!take_prompt_scores(choice, event))
-        return false;
+        return STATUS_OUT_OF_RANGE;
     if (event->pooled.len && choice->request->pool.pooling && !choice_take_pooled(choice, &event->pooled))
-        return false;
+        return STATUS_OUT_OF_RANGE;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);
     choice->log.cached_tokens = MAX(choice->log.cached_tokens, event->cached_tokens);
     if (event->n_tokens > 0 && event->index > choice->log.generated_count)
-        return false;
+        return STATUS_OUT_OF_RANGE;
     for (i = 0; i < event->n_tokens && !choice_is_cut(choice) && choice->end.stop_token < 0; i++) {
         bool is_end = event->finish == FASTDECODE__FINISH__FINISH_EOS && i + 1 == event->n_tokens &&
                       language_is_special(language, event->tokens[i]->token);
@@ -526,11 +532,12 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
         if (event->index + i < choice->log.generated_count)
             continue; // known already
         if (choice->log.generated_count >= choice->request->draw.max_tokens)
-            return false;
-        if (!take_token(choice, event->tokens[i], is_end, language))
-            return false;
+            return STATUS_OUT_OF_RANGE;
+        const enum status status = take_token(choice, event->tokens[i], is_end, language);
+        if (status)
+            return status;
     }
-    return true;
+    return choice_lacks_memory(choice) ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK;
 }
 
 void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes)

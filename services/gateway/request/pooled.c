@@ -223,7 +223,11 @@ bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled
             choice->pooled = NULL;
             return false;
         }
-    return choice->request->kind == API_RERANK || render(choice);
+    if (choice->request->kind == API_RERANK || render(choice))
+        return true;
+    free(choice->pooled);
+    choice->pooled = NULL;
+    return false;
 }
 
 // --- embeddings -------------------------------------------------------------------------------------------------------------

@@ -346,8 +346,10 @@ static bool set_grammar(const struct api_request *api, const struct language *la
         return api_fail(error, 400, "unsupported_parameter", "tool_choice",
                         "'tool_choice' cannot require a call: the server was started with --tool-parser none");
     if (grammars_get(request->owner->grammars, &wanted, &request->draw.grammar, &reason))
-        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", param,
-                        "'%s': %s", param, reason.text);
+        return reason.status == STATUS_UNAVAILABLE
+                   ? api_no_memory(error)
+                   : api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", param,
+                              "'%s': %s", param, reason.text);
     sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->draw.grammar, &sampling->grammar.len);
     sampling->ends_late = api->draw.ignore_eos;
     sampling->end_token = language_end_tokens(language, &end_count);

@@ -146,6 +146,15 @@ static void fail_unpooled(struct request *request, const char *stop_reason)
     request_fail(request, &error);
 }
 
+// A part of its text is lost, so it can be neither answered nor submitted again.
+static void fail_for_memory(struct request *request)
+{
+    struct api_error error;
+
+    api_no_memory(&error);
+    request_fail(request, &error);
+}
+
 // Ends a choice: sends its last chunk. After the last choice, completes and frees the request.
 static void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
 {
@@ -161,31 +170,41 @@ static void request_finish_choice(struct choice *choice, const char *reason, con
         mesh_cancel(choice->call.open);
     choice->call.open = NULL;
     request->done_count++;
-    if (request->shown.stream) {
+    bool failed = choice_lacks_memory(choice);
+    if (request->shown.stream && !failed) {
         request_show(choice, &chunk);
-        write_stream(request, &chunk);
+        if (!chunk.failed)
+            write_stream(request, &chunk);
+        failed |= chunk.failed;
         text_free(&chunk);
     }
-    if (request->done_count == request->choice_count)
+    if (failed)
+        fail_for_memory(request);
+    else if (request->done_count == request->choice_count)
         complete(request);
     else
         request->owner->refill = request;
 }
 
-// Sends new text of a stream, unless its client is behind. Frees nothing.
-static void request_show_news(struct choice *choice)
+// Sends new text of a stream, unless its client is behind. False: no memory, and the request is gone.
+static bool request_show_news(struct choice *choice)
 {
     struct request *request = choice->request;
     struct text *chunk = &request->owner->chunk;
 
     if (!request->shown.stream || choice->state == CHOICE_DONE || !choice_has_news(choice) ||
         exchange_is_behind(request->client.exchange))
-        return;
+        return true;
     text_clear(chunk);
     request_show(choice, chunk);
-    write_stream(request, chunk);
-    if (chunk->capacity > KEEP_CHUNK_BYTES)
+    const bool failed = chunk->failed;
+    if (!failed)
+        write_stream(request, chunk);
+    if (chunk->capacity > KEEP_CHUNK_BYTES || failed)
         text_free(chunk); // a long echo, most likely
+    if (failed)
+        fail_for_memory(request);
+    return !failed;
 }
 
 // --- what the mesh says of a choice: tokens, its end, or that it is lost ---------------------------------------------
@@ -244,7 +263,12 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
     const char *text = event->error && event->error[0] ? event->error : "the mesh could not complete the request";
 
     choice->call.sequence = event->sequence ? event->sequence : choice->call.sequence;
-    if (!choice_take(choice, event, request->owner->config.language)) {
+    const enum status taken = choice_take(choice, event, request->owner->config.language);
+    if (taken == STATUS_RESOURCE_EXHAUSTED) {
+        fail_for_memory(request);
+        return;
+    }
+    if (taken) {
         log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->client.exchange),
                   event->index, choice->log.generated_count, event->n_tokens);
         if (choice->call.failures < FAILURES_MAX) {
@@ -267,7 +291,7 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
         return;
     }
     switch (event->finish) {
-    case FASTDECODE__FINISH__FINISH_UNSPECIFIED: request_show_news(choice); break;
+    case FASTDECODE__FINISH__FINISH_UNSPECIFIED: (void)request_show_news(choice); break;
     case FASTDECODE__FINISH__FINISH_EOS: request_finish_choice(choice, "stop", NULL); break;
     case FASTDECODE__FINISH__FINISH_DEADLINE: request_finish_choice(choice, "length", "deadline"); break;
     case FASTDECODE__FINISH__FINISH_ERROR:
@@ -542,8 +566,8 @@ static bool advance_request(struct requests *requests, struct request *request, 
         struct choice *choice = &request->choices[i];
         if (choice->state == CHOICE_WAITING && !advance(requests, choice, now_us))
             return false;
-        if (choice->state == CHOICE_RUNNING)
-            request_show_news(choice);
+        if (choice->state == CHOICE_RUNNING && !request_show_news(choice))
+            return false;
     }
     return true;
 }

@@ -233,8 +233,11 @@ bool choice_is_cut(const struct choice *choice);
 bool choice_is_over(const struct choice *choice, const struct language *language);
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);
-// Appends the tokens of an event to the log. Returns false if they leave a gap after the log, or memory is short.
-bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
+// Appends the tokens of an event to the log. OUT_OF_RANGE: they leave a gap after the log, or cannot be; it may be submitted again.
+// RESOURCE_EXHAUSTED: no memory; a part of its text is lost.
+enum status choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
+// Returns whether a part of its text is lost for lack of memory: it cannot be answered any more.
+bool choice_lacks_memory(const struct choice *choice);
 // Ends the text; text that was held back becomes visible.
 void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
 // Returns whether there is something to show.

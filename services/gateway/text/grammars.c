@@ -48,7 +48,7 @@ static uint32_t add_choices(struct grammar_builder *builder, const json_t *list)
         return grammar_builder_fail(builder, STATUS_INVALID_ARGUMENT, "%zu choices, at most %d are allowed", count, CHOICES_MAX);
     nodes = calloc(MAX(count, (size_t)1), sizeof *nodes);
     if (!nodes)
-        return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return grammar_builder_fail(builder, STATUS_UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < count; i++)
         nodes[i] = grammar_text(builder, json_string_value(json_array_get(list, i)));
     node = grammar_either(builder, nodes, (uint32_t)count);
@@ -85,7 +85,7 @@ static enum status wanted_compile(const struct wanted *wanted, struct grammar **
 
     *out = NULL;
     if (!builder)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     const uint32_t thoughts = answer_add_reasoning(builder, &wanted->answer);
     uint32_t said = grammar_nothing(builder);
     if (wanted->form->kind != API_FORM_NONE)
@@ -224,7 +224,7 @@ static enum status pack(struct grammar *grammar, struct packed_grammar **out, st
 
     *out = malloc(sizeof **out + bytes);
     if (!*out)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     atomic_init(&(*out)->users, 1);
     (*out)->bytes = bytes;
     memcpy((*out)->data, packed, bytes);
@@ -240,7 +240,7 @@ enum status grammars_get(struct grammars *grammars, const struct wanted *wanted,
     wanted_key(wanted, &key);
     if (key.failed) {
         text_free(&key);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_set(error, STATUS_UNAVAILABLE, "out of memory");
     }
     pthread_mutex_lock(&grammars->mutex);
     *out = find(grammars, &key);

@@ -28,7 +28,7 @@ struct grammars *grammars_open(void); // NULL: no memory
 void grammars_close(struct grammars *grammars);
 
 // Compiles what a request wants, or finds it; the caller lets *out go. INVALID_ARGUMENT, UNIMPLEMENTED: the error says what is wrong with it, and where.
-// RESOURCE_EXHAUSTED: it is too large.
+// RESOURCE_EXHAUSTED: it is too large. UNAVAILABLE: no memory.
 enum status grammars_get(struct grammars *grammars, const struct wanted *wanted, struct packed_grammar **out,
                          struct error *error) MUST_CHECK;
 

@@ -83,6 +83,7 @@ void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t byte
         .top_first = tokens->top_count,
     };
     text_append(&tokens->bytes, data, bytes);
+    tokens->failed |= tokens->bytes.failed;
 }
 
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob)
@@ -96,6 +97,7 @@ void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t 
         (struct shown_top){.offset = (uint32_t)tokens->bytes.bytes, .bytes = (uint32_t)bytes, .logprob = logprob};
     tokens->tokens[tokens->count - 1].top_count++;
     text_append(&tokens->bytes, data, bytes);
+    tokens->failed |= tokens->bytes.failed;
 }
 
 // --- log-probabilities --------------------------------------------------------------------------------------------
