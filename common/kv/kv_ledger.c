@@ -337,7 +337,8 @@ static struct kv_held held_of(const struct kv_sequence *sequence)
     return (struct kv_held){.sequence = sequence->id,
                             .positions = sequence->complete,
                             .certain = MIN(sequence->certain, sequence->complete),
-                            .first = sequence->first};
+                            .first = sequence->first,
+                            .pages = sequence->page_count};
 }
 
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)

@@ -134,6 +134,7 @@ struct kv_held {
     uint32_t certain;   // how many of these have tokens that were no guesses, because a later step began behind them or they were
                         // shared
     uint32_t first;     // the first position that is held
+    uint32_t pages;     // that it has; more than it has positions for while a step is under way, or was given up
 };
 
 // Iterates over the known sequences in no particular order; *cursor starts at 0. Returns false at the end.

@@ -193,14 +193,16 @@ enum status messages_held_open(size_t count, struct messages_held *out)
     return STATUS_OK;
 }
 
-void messages_held_set(struct messages_held *held, size_t index, uint64_t sequence, uint32_t positions, uint32_t certain,
-                       uint32_t first)
+void messages_held_set(struct messages_held *held, size_t index, const struct kv_held *what)
 {
+    Fastdecode__HeldSequence *item = &held->items[index];
+
     assert_always(index < held->count);
-    held->items[index].first_position = first;
-    held->items[index].sequence = sequence;
-    held->items[index].positions = positions;
-    held->items[index].certain = certain;
+    item->first_position = what->first;
+    item->sequence = what->sequence;
+    item->positions = what->positions;
+    item->certain = what->certain;
+    item->pages = what->pages;
 }
 
 void messages_held_close(struct messages_held *held)

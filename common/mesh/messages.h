@@ -56,8 +56,7 @@ struct messages_held {
 
 // For as many sequences, at most MESSAGES_HELD_MAX: the others are left out. RESOURCE_EXHAUSTED: no memory; nothing to close.
 enum status messages_held_open(size_t count, struct messages_held *out) MUST_CHECK;
-void messages_held_set(struct messages_held *held, size_t index, uint64_t sequence, uint32_t positions, uint32_t certain,
-                       uint32_t first);
+void messages_held_set(struct messages_held *held, size_t index, const struct kv_held *what);
 void messages_held_close(struct messages_held *held);
 
 // --- the Sampling message (proto/generate.proto) as the sampler's parameters, checked ---

@@ -31,6 +31,7 @@ enum {
     Q_SINKS = 22,
     Q_TRACE_SEQUENCE = 23,
     Q_TRACE_CONTEXT = 24,
+    Q_SCHEDULER = 25,
     Q_END
 };
 enum {
@@ -110,6 +111,7 @@ static const struct field_kind attend_kinds[Q_END] = {
     [Q_SINKS] = {"sinks", WIRE_BYTES},
     [Q_TRACE_SEQUENCE] = {"trace_sequence", WIRE_BYTES},
     [Q_TRACE_CONTEXT] = {"trace_context", WIRE_BYTES},
+    [Q_SCHEDULER] = {"scheduler_incarnation", WIRE_FIXED64},
 };
 
 static enum status check_length(const struct wire_field *fields, uint32_t number, uint64_t wanted, struct error *error)
@@ -211,6 +213,7 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
 
     *out = (struct attend_request){.incarnation = fields[Q_INCARNATION].value,
                                    .step = fields[Q_STEP].value,
+                                   .scheduler = fields[Q_SCHEDULER].value,
                                    .mini_batch = (uint32_t)fields[Q_MINI_BATCH].value,
                                    .layer = (uint32_t)fields[Q_LAYER].value,
                                    .row_count = (uint32_t)fields[Q_ROW_COUNT].value,
@@ -315,6 +318,8 @@ static void write_request(struct wire_writer *writer, const struct attend_reques
     wire_put_varint(writer, Q_MINI_BATCH, form->mini_batch);
     wire_put_varint(writer, Q_LAYER, form->layer);
     wire_put_varint(writer, Q_ROW_COUNT, rows);
+    if (form->layer == 0 && form->scheduler)
+        wire_put_fixed64(writer, Q_SCHEDULER, form->scheduler);
     if (form->layer == 0) {
         out->row_sequence = wire_put_bytes_in_place(writer, Q_SEQUENCE, rows * 8ull);
         out->row_position = wire_put_bytes_in_place(writer, Q_POSITION, rows * 4ull);

@@ -14,6 +14,7 @@ enum { ATTEND_TRACE_BYTES = 24 }; // trace id and span id
 // A parsed request; pointers point into the message.
 struct attend_request {
     uint64_t incarnation, step;
+    uint64_t scheduler; // incarnation of the one whose step it is, with layer 0; 0: not told
     uint32_t mini_batch, layer, row_count;
     const unsigned char *row_sequence;    // [row_count] u64 little-endian, with layer 0; else NULL
     const unsigned char *row_position;    // [row_count] u32 little-endian, with layer 0; else NULL
@@ -79,7 +80,7 @@ void attend_reply_begin(unsigned char *bytes, size_t length, const struct attend
 
 // Describes a request to be written.
 struct attend_request_form {
-    uint64_t incarnation, step;
+    uint64_t incarnation, step, scheduler; // scheduler: with layer 0; else ignored
     uint32_t mini_batch, layer, row_count;
     uint32_t share_count; // with layer 0; else ignored
     bool has_sparse;      // rows may be sparse: the same

@@ -259,6 +259,11 @@ static void reject_arrival(struct sched *s, uint64_t sequence, enum sched_class 
     };
 }
 
+static uint32_t held_pages(const struct sched *s, const struct sched_held *held)
+{
+    return held->positions > held->first ? MAX(held->pages, sched_place_pages(s, held->positions - held->first)) : 0;
+}
+
 // Counts the pages that its worker still holds. If the ledger has no room for them (several sequences report the same pages) they are of
 // no use but must be released: the sequence is attached with none.
 static void hold_part(struct sched *s, uint32_t slot, const struct sched_held *held)
@@ -266,14 +271,15 @@ static void hold_part(struct sched *s, uint32_t slot, const struct sched_held *h
     struct sched_seq *seq = &s->seqs[slot];
     assert_always(held->place < s->config.max_places);
     struct sched_place *place = &s->places.of[held->place];
-    uint32_t pages = held->positions > held->first ? sched_place_pages(s, held->positions - held->first) : 0;
+    uint32_t pages = held_pages(s, held);
     if (!place->up)
         return; // the place is gone again: there is nothing to reuse
     bool room = pages <= place->pages_total - place->pages_used && held->first == s->cold[slot].extent.first;
     sched_place_attach(s, slot, held->place, room ? pages : 0);
     if (!room)
         return;
-    s->cold[slot].place.written = pages; // the last of its tokens may be there, too, which is computed again
+    s->cold[slot].place.written =
+        sched_place_pages(s, held->positions - held->first); // the last of its tokens may be there, too, which is computed again
     seq->held = seq->next_pos = MIN(held->positions, seq->known - 1);
 }
 
@@ -294,7 +300,7 @@ static bool part_follows(const struct sched *s, uint32_t slot, const struct sche
     const struct sched_place *place = &s->places.of[held->place];
     return held->first % s->config.extent_tokens == 0 && held->first > s->cold[slot].extent.first &&
            held->first <= s->seqs[slot].held && held->positions > held->first &&
-           sched_place_pages(s, held->positions - held->first) <= place->pages_total - place->pages_used;
+           held_pages(s, held) <= place->pages_total - place->pages_used;
 }
 
 // Adds what other places hold behind what its place holds. Returns false if some of that is of no use: it is to be released then.
@@ -351,7 +357,7 @@ static void sequence_arrived(struct sched *s, const struct sched_arrive *a)
     struct sched_seq *seq = &s->seqs[slot];
     bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0, all = true;
     if (held) {
-        hold_part(s, slot, &(struct sched_held){.place = a->held_place, .positions = a->held_positions});
+        hold_part(s, slot, &(struct sched_held){.place = a->held_place, .positions = a->held_positions, .pages = a->held_pages});
         all = a->more_count == 0 || hold_more(s, slot, a);
     }
     bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
@@ -453,6 +459,12 @@ static void place_down(struct sched *s, uint32_t index)
     find_local_pool(s);
 }
 
+// Whether the s-part's steps may name parts of sequences there.
+static bool takes_extents(const struct sched *s, enum sched_place_kind kind)
+{
+    return kind == SCHED_LOCAL_POOL ? s->s_part.pool_takes_extents : s->s_part.takes_extents;
+}
+
 static void place_up(struct sched *s, const struct sched_place_up *up)
 {
     struct sched_place *place = &s->places.of[up->place];
@@ -465,7 +477,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     place->beside_s_part = up->shares_cores;
     place->shares_cores = place->beside_s_part && !s->s_part.on_device;
     place->accepts_moves = up->accepts_moves;
-    place->takes_extents = up->takes_extents;
+    place->takes_extents = takes_extents(s, up->kind);
     place->pages_total = up->pages_total;
     place->suspect_until_us = place->avoid_until_us = place->moves_from_us = 0;
     sched_place_forgive(s, place);
@@ -595,8 +607,12 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
     s->s_part.on_device = up->on_device;
     s->s_part.rows_alike = up->rows_alike;
     s->s_part.takes_aside = s->config.aside && up->takes_aside;
-    for (uint32_t p = 0; p < s->config.max_places; p++)
+    s->s_part.takes_extents = up->takes_extents;
+    s->s_part.pool_takes_extents = up->pool_takes_extents;
+    for (uint32_t p = 0; p < s->config.max_places; p++) { // they may have come up before it
         s->places.of[p].shares_cores = s->places.of[p].beside_s_part && !up->on_device;
+        s->places.of[p].takes_extents = takes_extents(s, s->places.of[p].kind);
+    }
     s->s_part.rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);
     sched_time_calibrate(s, up);
     for (uint32_t slot = 0; slot < s->config.max_sequences + s->config.max_kept + s->config.max_extents; slot++)
@@ -650,11 +666,7 @@ void sched_event_apply(struct sched *s, const struct sched_event *e)
         assert_always(e->place < s->config.max_places);
         place_drain(s, e->place);
         break;
-    case SCHED_RECLAIM:
-        pages_reclaimed(
-            s, e->reclaim.sequence,
-            &(struct sched_held){.place = e->reclaim.place, .first = e->reclaim.first, .positions = e->reclaim.positions});
-        break;
+    case SCHED_RECLAIM: pages_reclaimed(s, e->reclaim.sequence, &e->reclaim.held); break;
     case SCHED_MOVED: move_answered(s, &e->moved); break;
     case SCHED_RELEASED: pages_released(s, e->released.sequence, e->released.place); break;
     case SCHED_S_PART_UP: s_part_up(s, &e->s_part_up); break;

@@ -144,6 +144,17 @@ uint64_t sched_next_wake_us(const struct sched *s)
 
 bool sched_knows(const struct sched *s, uint64_t sequence) { return sched_ids_find(s, sequence) != NONE; }
 
+enum sched_where sched_where(const struct sched *s, uint64_t sequence, uint32_t place)
+{
+    const uint32_t slot = sched_ids_find(s, sequence);
+
+    if (slot == NONE)
+        return SCHED_NOWHERE;
+    if (sched_extent_uses(s, slot, place, SCHED_EXTENTS_MAX) || s->cold[slot].move.to == place)
+        return SCHED_THERE;
+    return s->seqs[slot].place == SCHED_SEQ_NO_PLACE ? SCHED_WAITS : SCHED_ELSEWHERE;
+}
+
 void sched_get_stats(const struct sched *s, struct sched_stats *out)
 {
     *out = s->stats;

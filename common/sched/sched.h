@@ -124,9 +124,9 @@ enum sched_event_kind {
     SCHED_S_PART_DOWN,   // steps in flight are void and the local pool is down; sequences at KV workers keep their KV
 };
 
-// A part of a sequence that a place holds: positions [first, positions), complete through all layers.
+// A part of a sequence that a place holds: positions [first, positions), complete through all layers. pages: that it has, if more than for those.
 struct sched_held {
-    uint32_t place, first, positions;
+    uint32_t place, first, positions, pages;
 };
 
 struct sched_arrive {
@@ -141,7 +141,9 @@ struct sched_arrive {
     bool resubmitted;          // it was accepted before: a full queue takes it all the same, and only max_sequences limits these
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
-    uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers
+    uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers. Its
+                               // last known token is computed again even if it is among them
+    uint32_t held_pages;       // as in sched_held
     // The parts that other places hold behind that, in order. Each begins at a multiple of extent_tokens that the one before it reaches,
     // and each is at a place of its own that is up. Parts that are of no use are released.
     uint32_t more_count;
@@ -200,6 +202,8 @@ struct sched_s_part_up {
     bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then are tokens guessed (config.drafts)
     bool on_device;    // it computes on a device, so it does not compete for cores with places that have shares_cores
     bool takes_aside;  // it takes steps that go aside (config.aside)
+    bool takes_extents,
+        pool_takes_extents; // its steps may name parts of a sequence (config.extent_tokens) at workers; at the local pool
     // Times measured when the s-part started, all stages together; steps correct them. A count of 0: nothing was measured. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] time of a step as a function of its rows, without head and attention
     const struct sched_time *heads;  // [head_count] time of head and sampling as a function of the number of sampled rows
@@ -224,7 +228,6 @@ struct sched_place_up {
     double prefill_pair_us;    // first guess of a prefill row's attention time per context token, all layers; 0: not known
     bool shares_cores;         // attention there takes cores from an s-part on CPUs, so its time adds to the local pool's
     bool accepts_moves;        // sequences' pages can be handed over to it
-    bool takes_extents;        // it can hold a part of a sequence (config.extent_tokens)
 };
 
 struct sched_moved {
@@ -249,7 +252,7 @@ struct sched_event {
         } suspect;
         struct {
             uint64_t sequence;
-            uint32_t place, first, positions; // [first, positions) are held, complete through all layers
+            struct sched_held held;
         } reclaim;
         struct sched_moved moved;
         struct {
@@ -377,6 +380,11 @@ bool sched_knows(const struct sched *sched, uint64_t sequence);
 bool sched_awaits_rebuild(const struct sched *sched, uint64_t sequence);
 // Returns where that begins: 0, or behind the extents that it still has. RECLAIM is for what begins there.
 uint32_t sched_rebuilds_from(const struct sched *sched, uint64_t sequence);
+
+// Tells a sequence's whereabouts, as seen from a place. THERE: the core counts pages of it there, or is about to; it has them released by itself. WAITS: it may be
+// placed there at any time.
+enum sched_where { SCHED_NOWHERE, SCHED_WAITS, SCHED_THERE, SCHED_ELSEWHERE };
+enum sched_where sched_where(const struct sched *sched, uint64_t sequence, uint32_t place);
 
 // --- what it knows ---------------------------------------------------------------------------------------------
 

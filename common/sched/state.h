@@ -65,7 +65,7 @@ struct sched {
     bool unsettled; // the last tick ended before everything was done
 
     struct sched_s_part {
-        bool up, on_device, rows_alike, takes_aside;
+        bool up, on_device, rows_alike, takes_aside, takes_extents, pool_takes_extents;
         uint32_t rows_max; // the most rows of a step with the s-part that is up
     } s_part;
 

@@ -202,7 +202,8 @@ static void core_places_up(struct sim *sim)
 
     struct sched_time layers[COST_POINTS_MAX], heads[COST_POINTS_MAX], of_stages[SCHED_STAGES_MAX][COST_POINTS_MAX];
     struct sched_stage_up stages[SCHED_STAGES_MAX];
-    struct sched_s_part_up up = {.layers = layers, .heads = heads, .stages = stages, .takes_aside = true};
+    struct sched_s_part_up up = {
+        .layers = layers, .heads = heads, .stages = stages, .takes_aside = true, .takes_extents = true, .pool_takes_extents = true};
     const struct cost_curve *points = &sim->stages[0].cost->layer, *head = &sim->stages[sim->stage_count - 1].cost->head;
     for (; config->calibrated && up.layer_count < points->count; up.layer_count++) {
         uint32_t rows = (uint32_t)points->rows[up.layer_count];
@@ -232,8 +233,7 @@ static void core_places_up(struct sim *sim)
                          .prefill_pair_us = place->cost.prefill_us * sim->layers,
                          .kind = place->local ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
                          .shares_cores = place->shares_cores,
-                         .accepts_moves = config->move_bytes_per_us > 0,
-                         .takes_extents = true},
+                         .accepts_moves = config->move_bytes_per_us > 0},
         };
         count += sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     }

@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/disk/disk.h"
+#include "common/kv/kv_ledger.h"
 #include "common/kv/kv_shape.h"
 #include "common/model/model.h"
 #include "common/sampler/sampler.h"
@@ -147,13 +148,6 @@ struct backend_info {
     double stream_step_us;                      // how long reading them once takes; 0: all stay in memory, or not known
 };
 
-struct backend_held {
-    uint64_t sequence;
-    uint32_t positions; // complete through the last layer
-    uint32_t certain;   // how many of these have tokens that were no guesses (HeldSequence)
-    uint32_t first;     // first position held
-};
-
 struct backend_ops {
     const char *name;
     // Call plan and open after kernels_init(). UNIMPLEMENTED: the backend cannot compute this model or configuration.
@@ -236,7 +230,7 @@ struct backend_ops {
     // before `begin` of the step with the rows that follow them.
     enum status (*pool_share)(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
     // Lists the sequences that the pool holds; returns their number, which may exceed `capacity`.
-    uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+    uint32_t (*pool_held)(const struct backend *backend, struct kv_held *held, uint32_t capacity);
 
     // These hand pages over in the format in which KV stores exchange them. Optional, all or none. pool_page_bytes returns the size
     // of such a page. 0: there is no pool, or its pages have no such format, and the other entries must not be called.

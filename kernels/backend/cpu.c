@@ -455,7 +455,7 @@ static enum status cpu_pool_share(struct backend *backend, uint64_t from, uint32
     return kv_store_share(backend->kv, from, positions, to, error);
 }
 
-static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity)
+static uint32_t cpu_pool_held(const struct backend *backend, struct kv_held *held, uint32_t capacity)
 {
     uint32_t count = 0;
     struct kv_held item;
@@ -464,8 +464,7 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
         return 0;
     for (uint32_t at = 0; kv_store_next(backend->kv, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){
-                .sequence = item.sequence, .positions = item.positions, .certain = item.certain, .first = item.first};
+            held[count] = item;
     return count;
 }
 

@@ -34,12 +34,12 @@ struct device_library {
 #define DEVICE_MIX(mixed, type) ((mixed)*1000003u ^ sizeof(type))
 #define DEVICE_MIX_3(mixed, a, b, c) DEVICE_MIX(DEVICE_MIX(DEVICE_MIX(mixed, a), b), c)
 #define DEVICE_LAYOUT                                                                                                         \
-    (DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX(DEVICE_MIX(8ull, struct device_library), struct device_rates),         \
+    (DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX(DEVICE_MIX(9ull, struct device_library), struct device_rates),         \
                                             struct backend_config, struct backend_plan, struct backend_ops),                  \
                                struct backend_row, struct backend_info, struct backend_sample),                               \
                   struct model, struct model_layer, struct sampler_result) ^                                                  \
      DEVICE_MIX(DEVICE_MIX_3(DEVICE_MIX_3(7ull, struct kernels, struct kv_ledger, struct kv_sequence), struct sampler_params, \
-                             struct backend_links, struct backend_held),                                                      \
+                             struct backend_links, struct kv_held),                                                           \
                 struct backend_span))
 
 struct device_choice {

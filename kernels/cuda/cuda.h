@@ -293,7 +293,7 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer);
 void cuda_complete(struct backend_batch *batch);
 void cuda_pool_release(struct backend *backend, uint64_t sequence);
 enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
-uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+uint32_t cuda_pool_held(const struct backend *backend, struct kv_held *held, uint32_t capacity);
 
 // cuda_pages.c
 uint64_t cuda_copy_bytes(const struct backend_config *config); // pinned

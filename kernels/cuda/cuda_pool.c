@@ -331,7 +331,7 @@ enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t pos
     return kv_ledger_share(&backend->ledger, from, positions, to, error);
 }
 
-uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity)
+uint32_t cuda_pool_held(const struct backend *backend, struct kv_held *held, uint32_t capacity)
 {
     uint32_t count = 0;
     struct kv_held item;
@@ -340,7 +340,6 @@ uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held
         return 0;
     for (uint32_t at = 0; kv_ledger_next(&backend->ledger, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){
-                .sequence = item.sequence, .positions = item.positions, .certain = item.certain, .first = item.first};
+            held[count] = item;
     return count;
 }

@@ -339,6 +339,7 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
     uint32_t bad = 0;
     enum status status;
 
+    worker->attend.steps_begun++;
     batch->planned = false;
     batch->step = request->step;
     batch->row_count = request->row_count;
@@ -530,7 +531,13 @@ void attend_handler(struct rpc_call *call, void *user)
         return;
     }
     atomic_store_explicit(newest, request.incarnation, memory_order_relaxed);
-    if (request.layer == 0 && request.step < worker->attend.over_before_step) {
+    if (request.layer == 0 && request.scheduler && request.scheduler < worker->attend.scheduler) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is of a scheduler that has been replaced",
+                      (unsigned long long)request.step);
+        return;
+    }
+    if (request.layer == 0 && request.step < worker->attend.over_before_step &&
+        (!request.scheduler || request.scheduler == worker->attend.scheduler)) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is over: the scheduler waits for step %llu and later ones",
                       (unsigned long long)request.step, (unsigned long long)worker->attend.over_before_step);
         return;

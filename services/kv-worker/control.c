@@ -19,11 +19,12 @@ struct job {
     struct rpc_call *call; // NULL: it is for a registration
     uint64_t *sequences;   // to free, then those that are over; owned
     uint32_t count, ended_count;
-    uint64_t over_before_step; // as in FreeRequest
+    uint64_t over_before_step; // as in FreeRequest and RegisterReply
+    uint64_t scheduler;        // incarnation of the one that it is registered with
     struct kv_held *held;      // what is held; owned
     uint32_t held_count;
-    uint64_t pages_free;
-    struct kv_shape shape; // to open the store with
+    uint64_t pages_free, pages_total, steps_begun;
+    struct kv_shape shape; // to open the store with; or of the store
     struct kv_costs costs; // of the store; token_us 0: not known
     bool failed, opened;   // opened: the store, with `shape`
     struct error error;
@@ -57,6 +58,7 @@ static void freed(void *arg)
     struct job *job = arg;
     Fastdecode__FreeReply reply = FASTDECODE__FREE_REPLY__INIT;
     reply.pages_free = job->pages_free;
+    reply.steps_begun = job->steps_begun;
     rpc_call_reply(job->call, &reply.base);
     free_job(job);
 }
@@ -78,6 +80,7 @@ static void do_free(void *arg)
         job->pages_free = kv_store_pages_total(store) - kv_store_pages_used(store);
         attend_publish(job->worker);
     }
+    job->steps_begun = job->worker->attend.steps_begun;
     rpc_loop_post(job->worker->control.loop, freed, job);
 }
 
@@ -114,7 +117,7 @@ static enum status held_messages(const struct job *job, struct messages_held *ou
     if (job->failed || messages_held_open(job->held_count, out))
         return STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t i = 0; i < out->count; i++)
-        messages_held_set(out, i, job->held[i].sequence, job->held[i].positions, job->held[i].certain, job->held[i].first);
+        messages_held_set(out, i, &job->held[i]);
     return STATUS_OK;
 }
 
@@ -134,7 +137,8 @@ static void send_registration(struct job *job)
     request.control_address = worker->control_address;
     request.tensor_address = worker->tensor_address;
     request.kv_bytes = worker->settings.kv_memory;
-    request.pages_total = atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed);
+    request.pages_total = job->pages_total;
+    request.steps_begun = job->steps_begun;
     request.n_held = held.count;
     request.held = held.pointers;
     request.kv_bytes_per_second = worker->bytes_per_second;
@@ -180,10 +184,10 @@ static void list_held(void *arg)
     uint32_t cursor = 0, capacity = 0;
     struct kv_held item;
 
-    if (!job->call)
-        worker->attend.over_before_step = 0; // another scheduler may count from 1
     job->shape = worker->attend.shape;
     job->costs = worker->attend.costs;
+    job->steps_begun = worker->attend.steps_begun;
+    job->pages_total = worker->attend.store ? kv_store_pages_total(worker->attend.store) : 0;
     while (worker->attend.store && !job->failed && kv_store_next(worker->attend.store, &cursor, &item)) {
         if (job->held_count == capacity) {
             struct kv_held *grown = realloc(job->held, (capacity = capacity ? capacity * 2 : 64) * sizeof *grown);
@@ -271,8 +275,28 @@ static void open_store(void *arg)
     rpc_loop_post(worker->control.loop, store_opened, job);
 }
 
-// On the tensor loop, behind what the scheduler before has asked for since the list was made.
-static void forget_over(void *arg) { ((struct worker *)arg)->attend.over_before_step = 0; }
+// On the tensor loop, behind what the scheduler before has asked for. Each counts steps from 1.
+static void take_scheduler(void *arg)
+{
+    struct job *job = arg;
+    struct attention *attend = &job->worker->attend;
+
+    attend->over_before_step = attend->scheduler == job->scheduler ? MAX(attend->over_before_step, job->over_before_step)
+                                                                   : job->over_before_step;
+    attend->scheduler = job->scheduler;
+    free_job(job);
+}
+
+static void tell_scheduler(struct worker *worker, const Fastdecode__RegisterReply *reply)
+{
+    struct job *job = new_job(worker, NULL);
+
+    if (!job)
+        return;
+    job->scheduler = reply->scheduler_incarnation;
+    job->over_before_step = reply->over_before_step;
+    rpc_loop_post(worker->tensors.loop, take_scheduler, job);
+}
 
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
@@ -280,8 +304,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     const Fastdecode__KvShape *kv = reply->kv;
     struct error error;
 
-    if (worker->control.scheduler_incarnation != reply->scheduler_incarnation)
-        rpc_loop_post(worker->tensors.loop, forget_over, worker);
+    tell_scheduler(worker, reply);
     worker->control.scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed))
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);

@@ -80,7 +80,9 @@ struct attention {
     // scheduler, in any order
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
-    uint64_t over_before_step;     // steps before it are over, as the scheduler said with Free; 0: not told
+    uint64_t scheduler;            // incarnation of the one that it is registered with; steps of older ones are refused
+    uint64_t over_before_step;     // of its steps those before this one are over, as it said; 0: not told
+    uint64_t steps_begun;          // since the start
     struct attend_spans spans;     // of traced sequences
     struct repeat not_begun, not_reserved, not_shared;
 };

@@ -13,7 +13,7 @@ enum { END_TOKENS_MAX = 16 };
 // A list of what the local pool holds, on its way from the engine's loop to the control loop.
 struct held_list {
     struct s_part *s_part;
-    struct backend_held *items;
+    struct kv_held *items;
     uint32_t count;
 };
 
@@ -123,8 +123,7 @@ static void send_registration(void *arg)
         return;
     }
     for (uint32_t i = 0; i < held.count; i++)
-        messages_held_set(&held, i, list->items[i].sequence, list->items[i].positions, list->items[i].certain,
-                          list->items[i].first);
+        messages_held_set(&held, i, &list->items[i]);
     fill_registration(list->s_part, &registration);
     registration.request.n_held = held.count;
     registration.request.held = held.pointers;

@@ -21,14 +21,18 @@ bool claims_may_come(const struct claims *claims, uint64_t now_us)
     return !claims->from_us || now_us - claims->from_us < CLAIM_US;
 }
 
+// Takes an entry out of the list.
+static void forget(struct claims *claims, uint32_t index)
+{
+    claims->copy_count -= claims->held[index].is_copy;
+    claims->held[index] = claims->held[--claims->held_count];
+}
+
 static void forget_place(struct claims *claims, uint32_t place)
 {
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < claims->held_count; i++)
-        if (claims->held[i].place != place)
-            claims->held[kept++] = claims->held[i];
-    claims->held_count = kept;
+    for (uint32_t i = claims->held_count; i-- > 0;)
+        if (claims->held[i].place == place)
+            forget(claims, i);
 }
 
 enum status claims_take(struct claims *claims, uint32_t place, const Fastdecode__RegisterRequest *request, struct error *error)
@@ -50,7 +54,8 @@ enum status claims_take(struct claims *claims, uint32_t place, const Fastdecode_
                                                            .place = place,
                                                            .first = request->held[i]->first_position,
                                                            .positions = request->held[i]->positions,
-                                                           .certain = request->held[i]->certain};
+                                                           .certain = request->held[i]->certain,
+                                                           .pages = request->held[i]->pages};
     return STATUS_OK;
 }
 
@@ -90,28 +95,39 @@ enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint6
 
 void claims_end_stale(struct claims *claims, uint32_t place, bool freed)
 {
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < claims->held_count; i++) {
-        struct held held = claims->held[i];
-        if (held.place == place && held.stale && freed)
+    for (uint32_t i = claims->held_count; i-- > 0;) {
+        struct held *held = &claims->held[i];
+        if (held->place != place || !held->stale)
             continue;
-        held.stale = held.stale && held.place != place;
-        claims->held[kept++] = held;
+        held->stale = false;
+        if (freed)
+            forget(claims, i);
     }
-    claims->held_count = kept;
+}
+
+// Has pages freed that nobody claims, once that cannot hit those of a sequence that is placed there meanwhile. Returns whether the entry is done with.
+static bool free_unclaimed(struct scheduler *scheduler, const struct held *held)
+{
+    const enum sched_where where = sched_where(scheduler->core.sched, held->sequence, held->place);
+
+    if (where == SCHED_NOWHERE && token_logs_find(scheduler->sequences.logs, held->sequence))
+        return false; // the core is to be told of it
+    switch (where) {
+    case SCHED_THERE: return true; // overwritten, and the core's from now on
+    case SCHED_WAITS: return false;
+    case SCHED_ELSEWHERE: return places_free_unclaimed(scheduler, held->place, held->sequence, true);
+    default: return places_free_unclaimed(scheduler, held->place, held->sequence, false);
+    }
 }
 
 void claims_drop(struct scheduler *scheduler, uint32_t place)
 {
     for (uint32_t i = scheduler->claims.held_count; i-- > 0 && scheduler->places.of[place].member->up;) {
-        struct held held = scheduler->claims.held[i];
-        if (held.place != place)
-            continue;
-        if (!places_free_unclaimed(scheduler, place, held.sequence, false))
-            return; // members_check() comes back to them
+        const struct held held = scheduler->claims.held[i];
+        if (held.place != place || !free_unclaimed(scheduler, &held))
+            continue; // members_check() comes back to them
         log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
-        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
+        forget(&scheduler->claims, i);
     }
 }
 
@@ -124,11 +140,20 @@ static uint32_t certain_positions(const struct held *held, const struct token_lo
     return MIN(held->positions, MAX(held->certain, log->prompt_count));
 }
 
-// Has a copy freed that its sequence does not use.
-static void free_copy(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
+static void mark_copy(struct claims *claims, struct held *held)
 {
-    if (!places_free_unclaimed(scheduler, place, sequence, true))
-        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)sequence, place);
+    claims->copy_count += !held->is_copy;
+    held->is_copy = true;
+}
+
+static void free_copies(struct scheduler *scheduler)
+{
+    struct claims *claims = &scheduler->claims;
+
+    for (uint32_t i = claims->held_count; i-- > 0 && claims->copy_count;)
+        if (claims->held[i].is_copy && scheduler->places.of[claims->held[i].place].member->up &&
+            free_unclaimed(scheduler, &claims->held[i]))
+            forget(claims, i);
 }
 
 void claims_reclaim(struct scheduler *scheduler, uint32_t place)
@@ -141,14 +166,15 @@ void claims_reclaim(struct scheduler *scheduler, uint32_t place)
         const uint32_t positions = certain_positions(&held, log);
         if (positions > held.first && sched_awaits_rebuild(scheduler->core.sched, held.sequence) &&
             sched_rebuilds_from(scheduler->core.sched, held.sequence) == held.first) {
-            const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, held.first, positions}};
+            const struct sched_event event = {.kind = SCHED_RECLAIM,
+                                              .reclaim = {held.sequence, {place, held.first, positions, held.pages}}};
             log_info("RECLAIMED", "sequence=%llx place=%u first=%u positions=%u", (unsigned long long)held.sequence, place,
                      held.first, positions);
+            forget(&scheduler->claims, i);
             events_add(&scheduler->events, &event);
         } else { // it has been placed elsewhere meanwhile
-            free_copy(scheduler, place, held.sequence);
+            mark_copy(&scheduler->claims, &scheduler->claims.held[i]);
         }
-        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
     }
 }
 
@@ -187,17 +213,18 @@ static uint32_t next_part(const struct scheduler *scheduler, const struct token_
     return best;
 }
 
-// Takes what is held of a sequence out of the list. Copies that are of no use (it was being handed over, or a part before them is lost) are
-// freed at once, before the sequence may be placed there.
+// Takes what is held of a sequence out of the list. Copies that are of no use (it was being handed over, or a part before them is lost) stay there
+// until they can be freed.
 static void take_parts(struct scheduler *scheduler, const struct token_log *log, const struct parts *parts)
 {
     for (uint32_t i = scheduler->claims.held_count; i-- > 0;) {
-        const struct held held = scheduler->claims.held[i];
-        if (held.sequence != log->id || !scheduler->places.of[held.place].member->up)
+        struct held *held = &scheduler->claims.held[i];
+        if (held->sequence != log->id || !scheduler->places.of[held->place].member->up)
             continue;
-        if (!has_place(parts, held.place))
-            free_copy(scheduler, held.place, log->id);
-        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
+        if (has_place(parts, held->place))
+            forget(&scheduler->claims, i);
+        else
+            mark_copy(&scheduler->claims, held);
     }
 }
 
@@ -241,14 +268,15 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .last_row_only = log->asked.pooling == FASTDECODE__POOLING__POOLING_LAST ||
                                  log->asked.pooling == FASTDECODE__POOLING__POOLING_RANK,
                 .held_place = parts ? parts->of[0].place : SCHED_NO_PLACE,
-                .held_positions = parts ? MIN(parts->of[0].positions, log->token_count - 1) : 0,
+                .held_positions = parts ? parts->of[0].positions : 0,
+                .held_pages = parts ? parts->of[0].pages : 0,
             },
     };
     for (uint32_t i = 1; parts && i < parts->count; i++)
-        event.arrive.more[event.arrive.more_count++] =
-            (struct sched_held){.place = parts->of[i].place,
-                                .first = parts->of[i].first,
-                                .positions = MIN(parts->of[i].positions, log->token_count - 1)};
+        event.arrive.more[event.arrive.more_count++] = (struct sched_held){.place = parts->of[i].place,
+                                                                           .first = parts->of[i].first,
+                                                                           .positions = parts->of[i].positions,
+                                                                           .pages = parts->of[i].pages};
     events_add(&scheduler->events, &event);
 }
 
@@ -287,4 +315,5 @@ void claims_settle(struct scheduler *scheduler)
         }
     }
     scheduler->claims.settling_count = kept;
+    free_copies(scheduler);
 }

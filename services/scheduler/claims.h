@@ -17,14 +17,15 @@ enum {
 // A sequence that a member reported to hold and that nobody has claimed yet.
 struct held {
     uint64_t sequence;
-    uint32_t place, first, positions, certain; // first: of an extent; certain: as in HeldSequence
-    bool stale;                                // it is being freed there
+    uint32_t place, first, positions, certain, pages; // first: of an extent; certain, pages: as in HeldSequence
+    bool stale;                                       // it is being freed there
+    bool is_copy; // its sequence has come and does not use it: it is freed once the sequence cannot be placed there
 };
 
 struct claims {
     uint64_t from_us;  // when the s-part was up for the first time: sequences come again from then on; 0: it has not been
     struct held *held; // [held_count] in no order
-    uint32_t held_count, held_capacity;
+    uint32_t held_count, held_capacity, copy_count; // copy_count: of them
     // [settling_count] ids of resubmitted sequences that wait for the members that hold their pages; the core does not know them yet
     uint64_t *settling;
     uint32_t settling_count, settling_capacity; // full: another one starts at once
@@ -47,7 +48,7 @@ void claims_reclaim(struct scheduler *scheduler, uint32_t place);
 void claims_drop(struct scheduler *scheduler, uint32_t place);
 // Starts a new sequence at once, or, if it was resubmitted, when a place that holds its pages is up.
 void claims_arrive(struct scheduler *scheduler, const struct token_log *log);
-// Starts resubmitted sequences whose place is up, or that have waited long enough.
+// Starts resubmitted sequences whose place is up, or that have waited long enough, and has copies freed. Call it in each turn while there are any.
 void claims_settle(struct scheduler *scheduler);
 
 #endif

@@ -286,7 +286,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     else if (reason == SCHED_NO_SPACE)
         no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
-        event.error = log->fault.text ? log->fault.text : (char *)"cancelled";
+        event.error = log->fault.text ? log->fault.text : (char *)"it cannot be computed, and there is no memory to say why";
     event.request_fault = log->fault.text && log->fault.of_request;
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);

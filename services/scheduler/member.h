@@ -30,6 +30,7 @@ struct member {
     bool registered;             // it has registered and is not known to be dead
     bool cleaning;               // pages that nobody needs are being freed there; it comes up after that
     bool up;                     // the core has been told that it is up; only while `registered`
+    uint64_t steps_begun;        // of a worker, when it listed what it holds for its latest registration
     uint32_t clean_id;           // grows with each cleaning; answers to calls of an earlier one are ignored
     uint32_t stay;               // grows each time it comes up; answers to calls from before that are ignored
     uint64_t lost;               // how often it went down without having been drained

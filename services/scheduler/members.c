@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attend.pb-c.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -79,7 +80,6 @@ static void tell_core_of_place(const struct place *place)
                                           .kind = place->kind,
                                           .shares_cores = place->shares_cores,
                                           .accepts_moves = place->hands_over,
-                                          .takes_extents = stages_take_extents(&place->member->scheduler->s_part, place->kind),
                                       }};
     events_add(&place->member->scheduler->events, &event);
 }
@@ -343,10 +343,14 @@ const struct member *members_unreachable(const struct scheduler *scheduler)
 }
 
 // --- cleaning: what a member holds and nobody needs is freed before it is up
+//
+// A worker is told at the same time which steps are over, so that nothing of them comes after that. What has come since it listed what it holds is
+// not in the list: then it registers once more.
 
 struct pending_clean {
     struct member *member;
     uint32_t clean_id;
+    bool has_more; // than was in the list
 };
 
 static void end_cleaning(struct member *member, bool ok)
@@ -355,6 +359,14 @@ static void end_cleaning(struct member *member, bool ok)
     member->cleaning = false;
     if (ok)
         go_up(member); // else members_check() cleans it again
+}
+
+static void on_clean_reply(void *user, struct rpc_message *message)
+{
+    struct pending_clean *clean = user;
+    const Fastdecode__FreeReply *reply = rpc_message_unpack(message, &fastdecode__free_reply__descriptor);
+
+    clean->has_more = reply && reply->steps_begun != clean->member->steps_begun;
 }
 
 static void on_clean_end(void *user, enum status status, const char *text)
@@ -367,8 +379,11 @@ static void on_clean_end(void *user, enum status status, const char *text)
     else if (repeat_is_due(failures, clock_now_us(), text))
         log_warn("CLEAN-FAILED", "name=%s status=%s why=\"%s\" times=%u", clean->member->name, status_name(status), text,
                  failures->count);
-    if (clean->member->clean_id == clean->clean_id) // else it has registered anew, and is cleaned anew
-        end_cleaning(clean->member, status == STATUS_OK);
+    if (clean->member->clean_id == clean->clean_id) { // else it has registered anew, and is cleaned anew
+        if (!status && clean->has_more)
+            clean->member->registered = false; // its next heartbeat is answered that it is to register
+        end_cleaning(clean->member, status == STATUS_OK && !clean->has_more);
+    }
     free(clean);
 }
 
@@ -378,8 +393,8 @@ static bool clean_member(struct member *member, const uint64_t *sequences, uint3
 
     if (!clean)
         return false;
-    *clean = (struct pending_clean){member, member->clean_id};
-    if (places_ask_free(member->place, sequences, count, false, on_clean_end, clean, NULL))
+    *clean = (struct pending_clean){.member = member, .clean_id = member->clean_id};
+    if (places_ask_free(member->place, sequences, count, false, on_clean_reply, on_clean_end, clean, NULL))
         return true;
     free(clean);
     return false;
@@ -400,7 +415,7 @@ void members_clean_then_up(struct member *member)
         return;
     member->cleaning = true;
     member->clean_id++;
-    if (count == 0)
+    if (count == 0 && is_s_part(member))
         end_cleaning(member, true);
     else if (!clean_member(member, stale, count))
         end_cleaning(member, false);
@@ -421,7 +436,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
 
 static void on_down(void *user, const char *why) { members_down(user, why); }
 
-void members_connect(struct member *member)
+enum status members_connect(struct member *member, struct error *error)
 {
     const struct rpc_channel_config config = {
         .address = member->control_address,
@@ -433,12 +448,11 @@ void members_connect(struct member *member)
         .on_down = on_down,
         .user = member,
     };
-    struct error error;
 
-    if (member->channel)
-        members_clean_then_up(member);
-    else if (rpc_channel_open(member->scheduler->host.loop, &config, &member->channel, &error))
-        log_warn("MEMBER-UNREACHABLE", "name=%s error=\"%s\"", member->name, error.text);
+    if (!member->channel)
+        return rpc_channel_open(member->scheduler->host.loop, &config, &member->channel, error);
+    members_clean_then_up(member);
+    return STATUS_OK;
 }
 
 static void close_channel(void *arg) { rpc_channel_close(arg); }

@@ -15,8 +15,8 @@ enum {
 
 void members_heartbeat_handler(struct rpc_call *call, void *user);
 void members_drain_handler(struct rpc_call *call, void *user);
-// Connects to the member, and tells the core of it once it is reached and clean.
-void members_connect(struct member *member);
+// Connects to the member, and tells the core of it once it is reached and clean. As rpc_channel_open().
+enum status members_connect(struct member *member, struct error *error) MUST_CHECK;
 void members_disconnect(struct member *member);
 void members_down(struct member *member, const char *why);
 // Ends the pipeline's term, because a stage does not take steps of it: the s-part is down, and its stages are put together again.

@@ -114,11 +114,10 @@ static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, 
     return stages_call(scheduler, "Release", &request.base, on_end, user, call);
 }
 
-// Asks a place to free sequences. keep_sampler: only their pages, where more is known of them. False: it cannot be asked.
-bool places_ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler, end_fn *on_end, void *user,
-                     struct rpc_handle *call)
+bool places_ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler,
+                     void (*on_reply)(void *user, struct rpc_message *message), end_fn *on_end, void *user, struct rpc_handle *call)
 {
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
     struct scheduler *scheduler = place->member->scheduler;
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     struct error error;
@@ -172,7 +171,7 @@ static void send_free(struct place *place, uint64_t now_us)
     uint32_t index = place->frees.to_free.head;
     for (; index && scheduler->frees.entries[index].keep_sampler == keep_sampler; index = scheduler->frees.entries[index].next)
         scheduler->frees.ids[count++] = scheduler->frees.entries[index].sequence;
-    if (!places_ask_free(place, scheduler->frees.ids, count, keep_sampler, on_freed, place, &place->frees.call)) {
+    if (!places_ask_free(place, scheduler->frees.ids, count, keep_sampler, NULL, on_freed, place, &place->frees.call)) {
         place->frees.again_us = now_us + AGAIN_US;
         return;
     }

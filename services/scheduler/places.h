@@ -124,9 +124,10 @@ void places_close(struct scheduler *scheduler);
 void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
 // Frees pages that the core does not know of. Returns false if too many are being freed; try again.
 bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
-// Asks a place to free sequences at once, beside its lists. keep_sampler: only their pages, since more is known of them. False: it cannot
-// be asked.
+// Asks a place to free sequences at once, beside its lists. keep_sampler: only their pages, since more is known of them. on_reply: of a worker,
+// gets its FreeReply; may be NULL. False: it cannot be asked.
 bool places_ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler,
+                     void (*on_reply)(void *user, struct rpc_message *message),
                      void (*on_end)(void *user, enum status status, const char *text), void *user, struct rpc_handle *call);
 // Tells the workers that had rows of a traced sequence, which is over, except the one at `freed`, which is asked to free its pages.
 void places_end_spans(struct scheduler *scheduler, const struct sequence_spans *spans, uint64_t sequence, uint32_t freed);

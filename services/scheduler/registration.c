@@ -328,12 +328,14 @@ static enum status take_member(struct member *member, const Fastdecode__Register
     snprintf(member->control_address, sizeof member->control_address, "%s", request->control_address);
     snprintf(member->tensor_address, sizeof member->tensor_address, "%s", request->tensor_address);
     member->incarnation = request->incarnation;
+    member->steps_begun = request->steps_begun;
     member->heard_us = clock_now_us();
     member->last = (Fastdecode__HeartbeatRequest){0};
     member->registered = place->kind == SCHED_LOCAL_POOL || request->pages_total > 0;
-    if (member->registered)
-        members_connect(member);
-    return STATUS_OK;
+    if (!member->registered || !members_connect(member, error))
+        return STATUS_OK;
+    member->registered = false; // it is refused, and comes again
+    return error->status;
 }
 
 // It asks twice because the first answer was late.
@@ -443,6 +445,7 @@ void registration_handler(struct rpc_call *call, void *user)
     reply.scheduler_incarnation = scheduler->host.incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
     reply.kv = scheduler->core.sched ? &scheduler->model.kv : NULL; // before, it may be replaced
+    reply.over_before_step = flights_oldest_step(&scheduler->flights);
     stages_tell(scheduler, &stages);
     reply.n_stages = stages.count;
     reply.stages = stages.pointers;

@@ -122,7 +122,7 @@ void scheduler_turn(struct scheduler *scheduler, uint64_t wait_at_most_us)
     uint64_t now_us = clock_now_us();
     if (now_us - scheduler->host.checked_us > CHECK_EVERY_US)
         members_check(scheduler, now_us);
-    if (scheduler->claims.settling_count)
+    if (scheduler->claims.settling_count || scheduler->claims.copy_count)
         claims_settle(scheduler);
     scheduler_tick(scheduler);
     watch_publish(scheduler, now_us);

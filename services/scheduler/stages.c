@@ -76,17 +76,6 @@ void stages_forget(struct s_part *s_part)
         s_part->stages[i].layer_count = 0;
 }
 
-bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind)
-{
-    const struct stage *stages[SCHED_STAGES_MAX];
-    const uint32_t count = stages_list(s_part, stages);
-    bool all = count > 0;
-
-    for (uint32_t i = 0; i < count; i++)
-        all = all && (kind == SCHED_LOCAL_POOL ? stages[i]->offer.pool_takes_extents : stages[i]->offer.takes_extents);
-    return all;
-}
-
 uint32_t stages_features(const struct s_part *s_part)
 {
     const struct stage *stages[SCHED_STAGES_MAX];
@@ -309,7 +298,12 @@ static void add_up_times(const struct stage *const *stages, uint32_t count, stru
 static void tell_core(struct s_part *s_part, const struct stage *const *stages, uint32_t count)
 {
     struct sched_event event = {.kind = SCHED_S_PART_UP,
-                                .s_part_up = {.max_rows = UINT32_MAX, .on_device = true, .rows_alike = true, .takes_aside = true}};
+                                .s_part_up = {.max_rows = UINT32_MAX,
+                                              .on_device = true,
+                                              .rows_alike = true,
+                                              .takes_aside = true,
+                                              .takes_extents = true,
+                                              .pool_takes_extents = true}};
     struct sched_s_part_up *up = &event.s_part_up;
 
     add_up_times(stages, count, &s_part->times);
@@ -318,6 +312,8 @@ static void tell_core(struct s_part *s_part, const struct stage *const *stages, 
         up->on_device = up->on_device && stages[i]->offer.on_device;
         up->rows_alike = up->rows_alike && stages[i]->offer.rows_alike;
         up->takes_aside = up->takes_aside && stages[i]->offer.takes_aside;
+        up->takes_extents = up->takes_extents && stages[i]->offer.takes_extents;
+        up->pool_takes_extents = up->pool_takes_extents && stages[i]->offer.pool_takes_extents;
         s_part->ups[i] =
             (struct sched_stage_up){.layers = stages[i]->offer.times.layers, .layer_count = stages[i]->offer.times.layer_count};
     }

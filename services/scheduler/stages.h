@@ -109,8 +109,6 @@ bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterR
 void stages_tell_core(struct scheduler *scheduler);
 // Makes the stages' pools one place: a page is one in each of them.
 void stages_take_pool(struct scheduler *scheduler);
-// Returns whether every stage takes steps of sequences with extents at such a place.
-bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind);
 // Returns the features of sampling that all registered stages and this scheduler have.
 uint32_t stages_features(const struct s_part *s_part);
 // Sets the fields of core.config that follow from the stages. False: layers are missing.

@@ -116,11 +116,11 @@ static enum status played_share(struct backend *of, uint64_t from, uint32_t posi
     (void)of, (void)to;
     return from % 2 ? STATUS_OK : error_set(error, STATUS_NOT_FOUND, "%u positions are not held", positions);
 }
-static uint32_t played_held(const struct backend *of, struct backend_held *held, uint32_t capacity)
+static uint32_t played_held(const struct backend *of, struct kv_held *held, uint32_t capacity)
 {
     (void)of;
     if (capacity)
-        held[0] = (struct backend_held){1, 20, 20, 0};
+        held[0] = (struct kv_held){1, 20, 20, 0};
     return 1;
 }
 static uint64_t played_page_bytes(const struct backend *of) { return of ? PAGE_BYTES : 0; }

@@ -22,7 +22,7 @@ static inline struct member *worker(uint32_t place) { return scheduler->places.o
 static inline void turn(void)
 {
     rpc_loop_run(scheduler->host.loop, 2000, 0);
-    if (scheduler->claims.settling_count)
+    if (scheduler->claims.settling_count || scheduler->claims.copy_count)
         claims_settle(scheduler);
     scheduler_tick(scheduler);
     if (s_part.waiting_count && ++s_part.waited >= s_part.pace)
@@ -171,6 +171,11 @@ static inline void take_free(struct rpc_call *call, void *user)
     assert_non_null(request);
     assert_true(kv_worker.held_count < HELD_CALLS_MAX);
     kv_worker.freed += request->n_sequence;
+    if (request->n_sequence == 0) { // before it comes up
+        const Fastdecode__FreeReply reply = FASTDECODE__FREE_REPLY__INIT;
+        rpc_call_reply(call, &reply.base);
+        return;
+    }
     assert_in_range(request->over_before_step, request->n_sequence > 0, scheduler->flights.last_step + 1);
     for (uint32_t i = 0; i < STEPS_MAX; i++) // none that may still write is said to be over
         assert_true(!scheduler->flights.of[i].used || scheduler->flights.of[i].reply ||

@@ -96,10 +96,10 @@ static void played_release(struct backend *b, uint64_t sequence)
     b->pool_count = kept;
 }
 
-static uint32_t played_pool_held(const struct backend *b, struct backend_held *held, uint32_t capacity)
+static uint32_t played_pool_held(const struct backend *b, struct kv_held *held, uint32_t capacity)
 {
     for (uint32_t i = 0; i < MIN(b->pool_count, capacity); i++)
-        held[i] = (struct backend_held){.sequence = b->pool[i]};
+        held[i] = (struct kv_held){.sequence = b->pool[i]};
     return b->pool_count;
 }
 

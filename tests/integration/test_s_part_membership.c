@@ -17,10 +17,10 @@ static struct model model;
 static uint32_t registrations, beats, held, lists;
 static bool no_answer, is_silent;
 
-static uint32_t played_held(const struct backend *backend, struct backend_held *out, uint32_t capacity)
+static uint32_t played_held(const struct backend *backend, struct kv_held *out, uint32_t capacity)
 {
     for (uint32_t i = 0; i < HELD && i < capacity; i++)
-        out[i] = (struct backend_held){.sequence = i + 1, .positions = 10, .certain = 10};
+        out[i] = (struct kv_held){.sequence = i + 1, .positions = 10, .certain = 10};
     lists += out != NULL;
     return HELD;
 }

@@ -25,6 +25,7 @@ static uint64_t pages_told, heartbeat_status;
 
 // Steps that the scheduler before says are over, while another takes the registration; 0: no other does.
 static uint64_t freed_meanwhile;
+static uint64_t told_over; // in answers to registrations
 
 static void take_registration(struct rpc_call *call, void *user)
 {
@@ -42,9 +43,10 @@ static void take_registration(struct rpc_call *call, void *user)
     shape.type = (Fastdecode__KvType)answered.type;
     shape.context_tokens = answered.max_context;
     shape.sparse_percent = answered.sparse_percent;
-    if (freed_meanwhile)
+    if (freed_meanwhile && !told_over)
         worker.attend.over_before_step = freed_meanwhile;
     reply.scheduler_incarnation = freed_meanwhile ? 2 : 1;
+    reply.over_before_step = told_over;
     reply.kv = &shape;
     rpc_call_reply(call, &reply.base);
     registrations++;
@@ -416,15 +418,25 @@ static void what_was_freed_does_not_come_back(void **state)
     UNTIL(registrations > before);
     heartbeat_status = STATUS_OK;
     steps_before = 0;
-    attend_row(caller.channel, 0, 0, false);
+    wanted_end = STATUS_FAILED_PRECONDITION;
+    attend_row(caller.channel, 0, 0, false); // of step 1: still over, for it is the same scheduler
+    wanted_end = STATUS_OK;
     freed_meanwhile = 1000;
     heartbeat_status = STATUS_FAILED_PRECONDITION;
     UNTIL(registrations > before + 1);
     heartbeat_status = STATUS_OK;
     UNTIL(worker.control.scheduler_incarnation == 2);
+    attend_row(caller.channel, 0, 0, false);
     attend_row(caller.channel, 0, 1, false);
     attend_row(caller.channel, 1, 0, false);
-    freed_meanwhile = 0;
+    told_over = 9; // it missed that while it was out of reach
+    heartbeat_status = STATUS_FAILED_PRECONDITION;
+    UNTIL(worker.attend.over_before_step == 9);
+    heartbeat_status = STATUS_OK;
+    wanted_end = STATUS_FAILED_PRECONDITION;
+    attend_row(caller.channel, 1, 0, false);
+    wanted_end = STATUS_OK;
+    freed_meanwhile = told_over = 0;
     rpc_channel_close(freer);
     control_close(&worker);
     rpc_server_close(scheduler);

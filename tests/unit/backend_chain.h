@@ -22,7 +22,7 @@ struct chain {
     float x[CHAIN_ROWS][CHAIN_HIDDEN];
     float sent[CHAIN_LAYERS][CHAIN_ROWS][CHAIN_WIDTH]; // q, k, v of the workers' rows
     float logits[CHAIN_ROWS][CHAIN_VOCAB];
-    struct backend_held held[CHAIN_SEQUENCES];
+    struct kv_held held[CHAIN_SEQUENCES];
     uint32_t held_count;
 };
 
@@ -110,7 +110,7 @@ static inline void chain_step(struct chain *chain, const struct backend_row *row
     chain_wait(chain, last);
     chain->held_count = chain->ops->pool_held(chain->backend[last], chain->held, CHAIN_SEQUENCES);
     for (uint32_t stage = 0; stage < last; stage++) { // each holds what the others hold, of its own layers
-        struct backend_held held[CHAIN_SEQUENCES];
+        struct kv_held held[CHAIN_SEQUENCES];
         assert_int_equal(chain->ops->pool_held(chain->backend[stage], held, CHAIN_SEQUENCES), chain->held_count);
         for (uint32_t i = 0; i < chain->held_count; i++)
             assert_int_equal(held[i].positions, chain->held[i].positions);

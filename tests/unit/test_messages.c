@@ -76,8 +76,8 @@ static void a_list_of_what_is_held_has_a_limit(void **state)
     struct messages_held held;
     unsigned char bytes[256];
     assert_int_equal(messages_held_open(2, &held), STATUS_OK);
-    messages_held_set(&held, 0, 11, 12, 10, 0);
-    messages_held_set(&held, 1, 21, 1022, 1020, 512);
+    messages_held_set(&held, 0, &(struct kv_held){.sequence = 11, .positions = 12, .certain = 10, .pages = 1});
+    messages_held_set(&held, 1, &(struct kv_held){.sequence = 21, .positions = 1022, .certain = 1020, .first = 512, .pages = 33});
     reply.n_held = held.count;
     reply.held = held.pointers;
     size_t length = fastdecode__held_reply__pack(&reply, bytes);
@@ -88,6 +88,7 @@ static void a_list_of_what_is_held_has_a_limit(void **state)
     assert_int_equal(back->held[1]->sequence, 21);
     assert_int_equal(back->held[1]->positions, 1022);
     assert_int_equal(back->held[1]->certain, 1020);
+    assert_int_equal(back->held[1]->pages, 33);
     assert_int_equal(back->held[1]->first_position, 512);
     fastdecode__held_reply__free_unpacked(back, NULL);
     assert_int_equal(messages_held_open(0, &held), STATUS_OK);

@@ -183,7 +183,7 @@ static void parts_that_are_still_held_are_used(void **state)
         start(m, &config, 5, 60);
         struct mesh_seq *q = mesh_arrive(m, 640, 60, 0);
         struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
-        const struct sched_held parts[] = {{3, 160, 336}, {2, gap ? 352 : 320, 500}};
+        const struct sched_held parts[] = {{3, 160, 336, 0}, {2, gap ? 352 : 320, 500, 0}};
         a->held_place = 1;
         a->held_positions = 160;
         q->kv[1] = q->held = 160;

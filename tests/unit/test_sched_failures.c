@@ -109,8 +109,8 @@ static void a_place_that_comes_back_gives_back_what_it_holds(void **state)
     mesh_place_up(m, 1, 1000);
     struct sched_event *e = mesh_event(m, SCHED_RECLAIM);
     e->reclaim.sequence = q->id;
-    e->reclaim.place = 1;
-    e->reclaim.positions = held;
+    e->reclaim.held.place = 1;
+    e->reclaim.held.positions = held;
     q->kv[1] = q->held = q->next = held;
     q->place = 1;
     mesh_event(m, SCHED_RECLAIM)->reclaim.sequence = 12345; // nobody's

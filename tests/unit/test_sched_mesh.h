@@ -76,7 +76,6 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.link_us = place == 0 ? 0 : 60;
     e->place_up.kind = place == 0 ? SCHED_LOCAL_POOL : SCHED_KV_WORKER;
     e->place_up.shares_cores = m->shares_cores && place != 0;
-    e->place_up.takes_extents = m->config.extent_tokens > 0;
     e->place_up.accepts_moves = place != 0 || m->local_moves;
 }
 
@@ -106,6 +105,7 @@ MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
     struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
     m->s_part_up = true;
     e->s_part_up.rows_alike = true;
+    e->s_part_up.takes_extents = e->s_part_up.pool_takes_extents = m->config.extent_tokens > 0;
     e->s_part_up.takes_aside = ++m->s_part_ups % 4 != 0; // now and then it is an older one
     e->s_part_up.stream_us = m->stream_us;
     e->s_part_up.on_device = m->device_permille != 0 && mesh_chance(m, m->device_permille);

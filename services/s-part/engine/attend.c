@@ -351,6 +351,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
     const struct attend_request_form form = {
         .incarnation = engine->incarnation,
         .step = batch->step.request->step,
+        .scheduler = batch->step.request->scheduler_incarnation,
         .mini_batch = batch->index,
         .layer = layer,
         .row_count = place->row_count,

@@ -111,7 +111,7 @@ void engine_release_deferred(struct engine *engine)
 
 void engine_forget_all(struct engine *engine)
 {
-    struct backend_held held[64];
+    struct kv_held held[64];
     const struct sequence *sequence;
     uint32_t cursor = 0, listed;
 
