@@ -295,6 +295,17 @@ $(BUILD)/obj/sim/frame.o: common/rpc/frame.c $(BUILD)/flags
 $(SIM): $(SIM_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) $^ $(LIBS) -o $@
+# What the product keeps on disk, over a simulated disk that fails (tests/sim/disk).
+SIM_DISK := $(BUILD)/tests/sim/disk
+SIM_DISK_OBJ  := $(patsubst tests/sim/disk/%.c,$(BUILD)/obj/tests/sim/disk/%.o,$(wildcard tests/sim/disk/*.c))
+SIM_DISK_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf open close read write pread pwrite lseek fsync fdatasync ftruncate \
+    fallocate posix_fallocate posix_fadvise rename unlink unlinkat mkdir stat fstat fstatat access flock fcntl opendir readdir closedir dirfd dprintf \
+    getpid clock_gettime getrandom randombytes_buf pthread_create pthread_join pthread_cond_timedwait log_write work_pool_start exchange_header \
+    exchange_query exchange_respond_file batch_store_open batch_job_write
+SIM_DISK_LIB  := $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_services/gateway/batch) $(REACHED_kernels/backend)),$(ARCHIVE_$r)))
+$(SIM_DISK): $(SIM_DISK_OBJ) $(SIM_DISK_LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) $(SIM_DISK_WRAP:%=-Wl,--wrap=%) $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@

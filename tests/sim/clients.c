@@ -74,7 +74,8 @@ static uint64_t kind_number(uint32_t kind, uint64_t salt)
 static void write_body(uint32_t kind, char *out, size_t out_bytes)
 {
     static const uint32_t lengths[] = {5, 17, 33, 48, 70, 100, 40, 600}, answers[] = {1, 6, 12, 20, 30, 8};
-    static const char *const forms[] = {",\"guided_regex\":\"(abc|bca|cab)*x\"", ",\"guided_choice\":[\"abcabc\",\"bcabca\",\"cab\"]"};
+    static const char *const forms[] = {",\"guided_regex\":\"(abc|bca|cab)*x\"",
+                                        ",\"guided_choice\":[\"abcabc\",\"bcabca\",\"cab\"]"};
     const uint32_t family = kind / 4, prompt = lengths[kind_number(kind, 1) % ARRAY_COUNT(lengths)],
                    shared = MIN(prompt, 32 + (uint32_t)kind_number(family, 2) % 32);
 
@@ -82,8 +83,10 @@ static void write_body(uint32_t kind, char *out, size_t out_bytes)
 
     at += snprintf(out + at, out_bytes - (size_t)at, "{\"model\":\"tiny\",\"prompt\":[");
     for (uint32_t i = 0; i < prompt; i++)
-        at += snprintf(out + at, out_bytes - (size_t)at, i ? ",%u" : "%u", 100 + (uint32_t)(kind_number(i < shared ? 1000 + family : 2000 + kind, 100 + i) % 3));
-    at += snprintf(out + at, out_bytes - (size_t)at, "],\"max_tokens\":%u,\"temperature\":0", answers[kind_number(kind, 3) % ARRAY_COUNT(answers)]);
+        at += snprintf(out + at, out_bytes - (size_t)at, i ? ",%u" : "%u",
+                       100 + (uint32_t)(kind_number(i < shared ? 1000 + family : 2000 + kind, 100 + i) % 3));
+    at += snprintf(out + at, out_bytes - (size_t)at, "],\"max_tokens\":%u,\"temperature\":0",
+                   answers[kind_number(kind, 3) % ARRAY_COUNT(answers)]);
     if (kind % 8 == 3)
         at += snprintf(out + at, out_bytes - (size_t)at, "%s", forms[kind / 8 % 2]);
     if (kind % 8 == 5)
@@ -108,7 +111,8 @@ static void on_ended(void *arg, int status, const char *body, size_t bytes)
     if (client->left)
         return;
     world_say("answer %u: %d %.*s", (uint32_t)(client - clients.of), status, (int)MIN(bytes, (size_t)200), body ? body : "");
-    if (status == 503 || status == 429 || status == 0) {
+    // also where a process had no memory, or too few places were up for it: the message says that it may be tried again
+    if (status == 503 || status == 429 || status == 0 || (status == 500 && (bytes == 0 || memmem(body, bytes, "memory", 6)))) {
         client->refused = true;
         client->ask_ns = world.current->now_ns + AGAIN_NS;
         return;
@@ -155,8 +159,7 @@ static void ask(struct client *client)
     if (!client->exchange) {
         client->gateway = NULL;
         client->ask_ns = world.now_ns + AGAIN_NS;
-    }
-    else
+    } else
         gateway_asked(client->exchange);
     node_leave(before);
     node_wake(node);
@@ -167,7 +170,8 @@ static void leave(struct client *client)
     client->left = true;
     client->ask_ns = NEVER;
     world_say("client %u leaves", (uint32_t)(client - clients.of));
-    if (!client->gateway || client->gateway->stopped) // the kernel of a stopped one closes the connection later: as if it never left
+    if (!client->gateway ||
+        client->gateway->stopped) // the kernel of a stopped one closes the connection later: as if it never left
         return;
     struct node *before = node_enter(client->gateway);
     gateway_leave(client->gateway, client->exchange);

@@ -126,7 +126,8 @@ static bool rests(const struct node *node, char *out, size_t out_bytes)
 
     REST(member_is_registered(s_part->control.member), "%s is not registered", node->name);
     for (uint32_t i = 0; i < s_part->engine.batches.count; i++)
-        REST(s_part->engine.batches.of[i].state == BATCH_IDLE && !s_part->engine.batches.of[i].queue.count, "%s has a step", node->name);
+        REST(s_part->engine.batches.of[i].state == BATCH_IDLE && !s_part->engine.batches.of[i].queue.count, "%s has a step",
+             node->name);
     return true;
 }
 

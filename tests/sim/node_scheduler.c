@@ -1,6 +1,7 @@
 // node_scheduler.c: a scheduler as a node.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "services/scheduler/scheduler.h"
 #include "tests/sim/services.h"
@@ -64,7 +65,78 @@ static bool rests(const struct node *node, char *out, size_t out_bytes)
     return true;
 }
 
-const struct service_kind scheduler_kind = {.loops = 1, .start = start, .turn = turn, .close = finish, .rests = rests};
+// When each place came up, as seen from outside: steps that were sent before that have lost their rows there.
+static struct {
+    uint32_t starts; // of the scheduler that is meant
+    uint32_t stay[SCHED_PLACES_MAX];
+    uint64_t since_us[SCHED_PLACES_MAX];
+} seen;
+
+static void look_at_places(const struct node *node, const struct scheduler *scheduler)
+{
+    if (seen.starts != node->starts)
+        memset(&seen, 0, sizeof seen);
+    seen.starts = node->starts;
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
+        const uint32_t stay = 2 * scheduler->places.of[i].member->stay + scheduler->places.of[i].member->up;
+        if (stay != seen.stay[i])
+            seen.since_us[i] = node->now_ns / 1000;
+        seen.stay[i] = stay;
+    }
+}
+
+// Returns whether a step that is not answered has rows of the sequence at the place.
+static bool is_in_use(const struct scheduler *scheduler, uint64_t sequence, uint32_t place)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights.of[i];
+        if (flight->sent_us <= seen.since_us[place])
+            continue;
+        for (uint32_t r = 0; flight->used && !flight->reply && r < flight->run_count; r++) {
+            if (flight->runs[r].sequence != sequence)
+                continue;
+            if (flight->runs[r].place == place)
+                return true;
+            for (uint32_t e = 0; e < flight->runs[r].extent_count; e++)
+                if (flight->runs[r].extents[e].place == place)
+                    return true;
+        }
+    }
+    return false;
+}
+
+static bool list_holds(const struct scheduler *scheduler, const struct place *place, const struct pending_list *list, char *out,
+                       size_t out_bytes)
+{
+    const struct pending_free *entries = scheduler->frees.entries;
+
+    for (uint32_t i = list->head; i; i = entries[i].next) {
+        REST(!is_in_use(scheduler, entries[i].sequence, place->index), "%llx is freed at place %u while a step uses it",
+             (unsigned long long)entries[i].sequence, place->index);
+        for (uint32_t k = entries[i].next; k; k = entries[k].next)
+            REST(entries[k].sequence != entries[i].sequence, "%llx is freed twice at place %u",
+                 (unsigned long long)entries[i].sequence, place->index);
+    }
+    return true;
+}
+
+// No pages are freed that a step uses, and none twice.
+static bool holds(const struct node *node, char *out, size_t out_bytes)
+{
+    const struct scheduler *scheduler = node->service;
+
+    look_at_places(node, scheduler);
+    for (uint32_t i = 0; scheduler->frees.entries && i < scheduler->places.count; i++) {
+        const struct place *place = &scheduler->places.of[i];
+        if (!list_holds(scheduler, place, &place->frees.to_free, out, out_bytes) ||
+            !list_holds(scheduler, place, &place->frees.freeing, out, out_bytes))
+            return false;
+    }
+    return true;
+}
+
+const struct service_kind scheduler_kind = {
+    .loops = 1, .start = start, .turn = turn, .close = finish, .rests = rests, .holds = holds};
 
 bool scheduler_place(const struct node *node, uint32_t index, struct place_view *out)
 {
@@ -79,7 +151,9 @@ bool scheduler_place(const struct node *node, uint32_t index, struct place_view 
     if (place->kind == SCHED_KV_WORKER)
         snprintf(out->name, sizeof out->name, "%s", place->worker.name);
     out->up = info.up;
+    out->settled = !scheduler->claims.held_count && !scheduler->frees.unclaimed && !place->member->cleaning;
     out->pages_used = info.pages_used;
+    out->pages_idle = info.pages_idle;
     out->pages_total = info.pages_total;
     return true;
 }

@@ -22,10 +22,7 @@ static struct {
 
 static uint64_t fault_at(const struct fault *fault) { return run.begin_ns + fault->at_ns; }
 
-static bool lasts(enum fault_kind kind)
-{
-    return kind == FAULT_STOP || kind == FAULT_DELAY || kind == FAULT_SLOW;
-}
+static bool lasts(enum fault_kind kind) { return kind == FAULT_STOP || kind == FAULT_DELAY || kind == FAULT_SLOW; }
 
 static void begin_fault(const struct fault *fault)
 {

@@ -8,9 +8,9 @@
 enum { NODES_OTHERS = 1 }; // before the s-parts: the scheduler
 
 static const char *const fault_names[FAULT_KINDS] = {
-    [FAULT_KILL] = "kill",   [FAULT_VANISH] = "vanish", [FAULT_STOP] = "stop", [FAULT_PART] = "part",   [FAULT_PART_WAY] = "part-way",
-    [FAULT_CUT] = "cut",     [FAULT_DELAY] = "delay",   [FAULT_SLOW] = "slow", [FAULT_FLIP] = "flip",   [FAULT_CLOCK] = "clock",
-    [FAULT_MEMORY] = "memory", [FAULT_DRAIN] = "drain"};
+    [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish", [FAULT_STOP] = "stop",     [FAULT_PART] = "part",
+    [FAULT_PART_WAY] = "part-way", [FAULT_CUT] = "cut",       [FAULT_DELAY] = "delay",   [FAULT_SLOW] = "slow",
+    [FAULT_FLIP] = "flip",         [FAULT_CLOCK] = "clock",   [FAULT_MEMORY] = "memory", [FAULT_DRAIN] = "drain"};
 
 // --- from a seed
 
@@ -36,13 +36,14 @@ static void make_mesh(uint64_t *random, struct schedule *s)
                                      .draft_tokens = below(random, 2) ? 4 : 0,
                                      .stages = below(random, 4) ? 1 : 2,
                                      .prefix_cache = below(random, 4) > 0,
-                                     .worker_bytes = below(random, 4) ? 1 << 20 : 1 << 17,
                                      .segment_ns = between(random, 20000, 2 * MS_NS)};
     static const uint64_t pools[] = {0, 0, 1 << 16, 1 << 18, 1 << 20};
     s->mesh.pool_bytes = pools[below(random, ARRAY_COUNT(pools))];
     s->mesh.batches = 2 * s->mesh.stages;
     s->mesh.mini_batches = MIN(s->mesh.mini_batches, s->mesh.batches);
     s->workers = 1 + (uint32_t)below(random, 3);
+    // a page has 4 KiB. The longest request wants 40: one worker must hold it, several may have to split it
+    s->mesh.worker_bytes = below(random, 2) ? 1 << 20 : s->workers == 1 ? 3 << 16 : 9 << 14;
     s->gateways = 1 + (uint32_t)below(random, 2);
     s->late_worker = s->workers > 1 && !below(random, 4) ? 300 + (uint32_t)below(random, 3000) : 0;
     s->latency_ns = between(random, 10000, 5 * MS_NS);
@@ -75,10 +76,11 @@ static uint32_t any_other(uint64_t *random, const struct schedule *s, uint32_t a
 
 static struct fault make_fault(uint64_t *random, const struct schedule *s, uint64_t at_ns)
 {
-    static const enum fault_kind often[] = {FAULT_KILL,  FAULT_KILL,     FAULT_KILL,  FAULT_VANISH, FAULT_STOP,  FAULT_PART,  FAULT_PART_WAY,
-                                            FAULT_CUT,   FAULT_CUT,      FAULT_DELAY, FAULT_SLOW,   FAULT_FLIP,  FAULT_CLOCK, FAULT_MEMORY,
-                                            FAULT_DRAIN, FAULT_MEMORY};
-    struct fault fault = {.at_ns = at_ns, .kind = often[below(random, ARRAY_COUNT(often))], .for_ns = between(random, 20 * MS_NS, 20 * S_NS)};
+    static const enum fault_kind often[] = {FAULT_KILL,     FAULT_KILL,   FAULT_KILL,  FAULT_VANISH, FAULT_STOP, FAULT_PART,
+                                            FAULT_PART_WAY, FAULT_CUT,    FAULT_CUT,   FAULT_DELAY,  FAULT_SLOW, FAULT_FLIP,
+                                            FAULT_CLOCK,    FAULT_MEMORY, FAULT_DRAIN, FAULT_MEMORY};
+    struct fault fault = {
+        .at_ns = at_ns, .kind = often[below(random, ARRAY_COUNT(often))], .for_ns = between(random, 20 * MS_NS, 20 * S_NS)};
 
     fault.a = (uint32_t)below(random, node_count(s));
     fault.b = any_other(random, s, fault.a);
@@ -108,7 +110,8 @@ static void make_faults(uint64_t *random, uint64_t span_ns, struct schedule *s)
     for (uint32_t i = 0; i < s->fault_count; i++) {
         // often two at once, or one while the mesh recovers from another
         const uint64_t before_ns = i ? s->faults[i - 1].at_ns : 0;
-        const uint64_t at_ns = i && below(random, 3) == 0 ? before_ns + between(random, 1000, 3 * S_NS) : 200 * MS_NS + below(random, span_ns);
+        const uint64_t at_ns = i && below(random, 3) == 0 ? before_ns + between(random, 1000, 3 * S_NS)
+                                                          : 200 * MS_NS + below(random, span_ns);
         s->faults[i] = make_fault(random, s, at_ns);
     }
 }
@@ -127,8 +130,14 @@ void schedule_make(uint64_t seed, struct schedule *out)
 void schedule_alone(uint32_t kind, struct schedule *out)
 {
     *out = (struct schedule){.seed = 1,
-                             .mesh = {.max_queue = 4, .max_batch = 2, .mini_batches = 1, .stages = 1, .batches = 1, .pool_bytes = 1 << 20,
-                                      .worker_bytes = 1 << 20, .segment_ns = 50000},
+                             .mesh = {.max_queue = 4,
+                                      .max_batch = 2,
+                                      .mini_batches = 1,
+                                      .stages = 1,
+                                      .batches = 1,
+                                      .pool_bytes = 1 << 20,
+                                      .worker_bytes = 1 << 20,
+                                      .segment_ns = 50000},
                              .gateways = 1,
                              .latency_ns = 20000,
                              .window_bytes = 256 << 10,
@@ -143,21 +152,21 @@ void schedule_write(const struct schedule *s, FILE *file)
     const struct mesh_settings *m = &s->mesh;
 
     fprintf(file, "seed %llu\n", (unsigned long long)s->seed);
-    fprintf(file, "mesh %u %u %u %u %u %u %u %d %llu %llu %llu\n", m->max_queue, m->max_batch, m->mini_batches, m->chunk, m->draft_tokens,
-            m->stages, m->batches, m->prefix_cache, (unsigned long long)m->pool_bytes, (unsigned long long)m->worker_bytes,
-            (unsigned long long)m->segment_ns);
+    fprintf(file, "mesh %u %u %u %u %u %u %u %d %llu %llu %llu\n", m->max_queue, m->max_batch, m->mini_batches, m->chunk,
+            m->draft_tokens, m->stages, m->batches, m->prefix_cache, (unsigned long long)m->pool_bytes,
+            (unsigned long long)m->worker_bytes, (unsigned long long)m->segment_ns);
     fprintf(file, "nodes %u %u %u\n", s->workers, s->gateways, s->late_worker);
     fprintf(file, "network %llu %llu %llu %u\n", (unsigned long long)s->latency_ns, (unsigned long long)s->jitter_ns,
             (unsigned long long)s->window_bytes, s->split);
     for (uint32_t i = 0; i < s->client_count; i++) {
         const struct client_plan *c = &s->clients[i];
-        fprintf(file, "client %llu %llu %u %u %d\n", (unsigned long long)c->at_ns, (unsigned long long)c->leaves_ns, c->gateway, c->kind,
-                c->batch);
+        fprintf(file, "client %llu %llu %u %u %d\n", (unsigned long long)c->at_ns, (unsigned long long)c->leaves_ns, c->gateway,
+                c->kind, c->batch);
     }
     for (uint32_t i = 0; i < s->fault_count; i++) {
         const struct fault *f = &s->faults[i];
-        fprintf(file, "%s %llu %llu %lld %u %u\n", fault_names[f->kind], (unsigned long long)f->at_ns, (unsigned long long)f->for_ns,
-                (long long)f->value, f->a, f->b);
+        fprintf(file, "%s %llu %llu %lld %u %u\n", fault_names[f->kind], (unsigned long long)f->at_ns,
+                (unsigned long long)f->for_ns, (long long)f->value, f->a, f->b);
     }
     fprintf(file, "end\n");
 }
@@ -194,8 +203,8 @@ static bool read_line(const char *word, FILE *file, struct schedule *s)
         return read;
     }
     if (!strcmp(word, "mesh")) {
-        const bool read = fscanf(file, "%u %u %u %u %u %u %u %d %llu %llu %llu", &m->max_queue, &m->max_batch, &m->mini_batches, &m->chunk,
-                                 &m->draft_tokens, &m->stages, &m->batches, &flag, &a, &b, &c) == 11;
+        const bool read = fscanf(file, "%u %u %u %u %u %u %u %d %llu %llu %llu", &m->max_queue, &m->max_batch, &m->mini_batches,
+                                 &m->chunk, &m->draft_tokens, &m->stages, &m->batches, &flag, &a, &b, &c) == 11;
         m->prefix_cache = flag;
         m->pool_bytes = a;
         m->worker_bytes = b;
@@ -213,7 +222,8 @@ static bool read_line(const char *word, FILE *file, struct schedule *s)
     }
     if (!strcmp(word, "client")) {
         struct client_plan *client = &s->clients[s->client_count];
-        if (s->client_count == CLIENTS_MAX || fscanf(file, "%llu %llu %u %u %d", &a, &b, &client->gateway, &client->kind, &flag) != 5)
+        if (s->client_count == CLIENTS_MAX ||
+            fscanf(file, "%llu %llu %u %u %d", &a, &b, &client->gateway, &client->kind, &flag) != 5)
             return false;
         client->at_ns = a;
         client->leaves_ns = b;

@@ -10,18 +10,18 @@
 enum { FAULTS_MAX = 24 };
 
 enum fault_kind {
-    FAULT_KILL,      // a, and it is started again after `for`
-    FAULT_VANISH,    // as kill, without a word to anybody
-    FAULT_STOP,      // a gets no processor for `for`
-    FAULT_PART,      // nothing passes between a and b for `for`
-    FAULT_PART_WAY,  // from a to b
-    FAULT_CUT,       // the connections between a and b end after `value` more bytes
-    FAULT_DELAY,     // from a to b messages take `value` ns more for `for`
-    FAULT_SLOW,      // each turn of a takes `value` ns for `for`
-    FAULT_FLIP,      // a bit of the next message's head from a to b is wrong
-    FAULT_CLOCK,     // a's wall clock is `value` ns ahead (or behind) from then on
-    FAULT_MEMORY,    // a's `value`-th allocation from then on fails
-    FAULT_DRAIN,     // the worker a drains, and is started again after `for`
+    FAULT_KILL,     // a, and it is started again after `for`
+    FAULT_VANISH,   // as kill, without a word to anybody
+    FAULT_STOP,     // a gets no processor for `for`
+    FAULT_PART,     // nothing passes between a and b for `for`
+    FAULT_PART_WAY, // from a to b
+    FAULT_CUT,      // the connections between a and b end after `value` more bytes
+    FAULT_DELAY,    // from a to b messages take `value` ns more for `for`
+    FAULT_SLOW,     // each turn of a takes `value` ns for `for`
+    FAULT_FLIP,     // a bit of the next message's head from a to b is wrong
+    FAULT_CLOCK,    // a's wall clock is `value` ns ahead (or behind) from then on
+    FAULT_MEMORY,   // a's `value`-th allocation from then on fails
+    FAULT_DRAIN,    // the worker a drains, and is started again after `for`
     FAULT_KINDS
 };
 

@@ -15,8 +15,10 @@ struct sim_files sim_files;
 
 const struct service_kind *service_of(const struct node *node)
 {
-    static const struct service_kind *const kinds[NODE_KINDS] = {
-        [NODE_SCHEDULER] = &scheduler_kind, [NODE_S_PART] = &s_part_kind, [NODE_WORKER] = &worker_kind, [NODE_GATEWAY] = &gateway_kind};
+    static const struct service_kind *const kinds[NODE_KINDS] = {[NODE_SCHEDULER] = &scheduler_kind,
+                                                                 [NODE_S_PART] = &s_part_kind,
+                                                                 [NODE_WORKER] = &worker_kind,
+                                                                 [NODE_GATEWAY] = &gateway_kind};
     return kinds[node->kind];
 }
 
@@ -58,7 +60,7 @@ void services_end(void)
     rmdir(sim_files.folder);
 }
 
-// What start() got when it failed is the kernel's to take back.
+// If start() fails, the kernel takes back what it got.
 enum status node_start(struct node *node, struct error *error)
 {
     assert_always(!node->up);

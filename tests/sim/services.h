@@ -7,7 +7,7 @@
 struct language;
 struct exchange;
 
-// Of all services of a run.
+// Settings of all services of a run.
 struct mesh_settings {
     uint32_t max_queue, max_batch, mini_batches, chunk, draft_tokens; // of the scheduler
     uint32_t stages;                                                  // s-parts of a pipeline; 1: none
@@ -37,6 +37,7 @@ struct service_kind {
     enum status (*turn)(struct node *node, bool *ends, struct error *error);
     void (*close)(struct node *node);
     bool (*rests)(const struct node *node, char *out, size_t out_bytes);
+    bool (*holds)(const struct node *node, char *out, size_t out_bytes); // likewise: what must hold at any time; NULL: nothing
 };
 extern const struct service_kind scheduler_kind, s_part_kind, worker_kind, gateway_kind;
 const struct service_kind *service_of(const struct node *node);
@@ -53,7 +54,8 @@ const struct service_kind *service_of(const struct node *node);
 struct place_view {
     char name[64]; // of the worker; "": the local pool
     bool up;
-    uint32_t pages_used, pages_total;
+    bool settled;                                 // the ledger is exact: nothing is held there that it does not know of
+    uint32_t pages_used, pages_idle, pages_total; // idle: that only kept sequences have, not all of which need be there
 };
 bool scheduler_place(const struct node *node, uint32_t index, struct place_view *out);
 

@@ -27,7 +27,7 @@ enum { NODES_MAX = 12, NODE_LOOPS_MAX = 2 };
 
 enum node_kind { NODE_SCHEDULER, NODE_S_PART, NODE_WORKER, NODE_GATEWAY, NODE_KINDS };
 
-// What a process has taken of the system.
+// Memory that a process has taken, and may still take.
 struct node_memory {
     struct block *blocks; // that it has allocated
     uint64_t count, bytes;
@@ -39,18 +39,18 @@ struct node {
     enum node_kind kind;
     uint32_t index; // in world.nodes
     char name[16], address[32], tensor_address[32];
-    bool up;           // its process is there
-    bool stopped;      // it gets no processor, as after SIGSTOP
-    bool vanished;     // its host has gone without a word: peers hear nothing until it is back
-    uint32_t starts;   // of its process
-    uint64_t now_ns;   // its clock, within a turn
-    uint64_t busy_ns;  // its turn is over then
-    uint64_t wake_ns;  // the next turn
-    uint32_t parked;   // loops that found nothing to do, in this turn
-    bool handled;      // a loop did something, in this turn
-    int64_t wall_ns;   // its wall clock is so far ahead
-    uint64_t turn_ns;  // what a turn costs, besides
-    uint64_t leaked;   // blocks of memory that were left when it was closed last
+    bool up;          // its process is there
+    bool stopped;     // it gets no processor, as after SIGSTOP
+    bool vanished;    // its host has gone without a word: peers hear nothing until it is back
+    uint32_t starts;  // of its process
+    uint64_t now_ns;  // its clock, within a turn
+    uint64_t busy_ns; // its turn is over then
+    uint64_t wake_ns; // the next turn
+    uint32_t parked;  // loops that found nothing to do, in this turn
+    bool handled;     // a loop did something, in this turn
+    int64_t wall_ns;  // its wall clock is so far ahead
+    uint64_t turn_ns; // what a turn costs, besides
+    uint64_t leaked;  // blocks of memory that were left when it was closed last
     struct node_memory memory;
     void *service; // services.c
 };

@@ -76,16 +76,6 @@ static struct {
     struct dial *dials;
 } net;
 
-void network_begin(void)
-{
-    assert_always(!net.wires && !net.dials);
-    memset(&net, 0, sizeof net);
-    network = (struct network){.window_bytes = 256 << 10, .jitter_ns = 50000};
-    for (uint32_t a = 0; a < NODES_MAX; a++)
-        for (uint32_t b = 0; b < NODES_MAX; b++)
-            network.latency_ns[a][b] = 30000;
-}
-
 uint32_t network_links(void)
 {
     uint32_t count = 0;
@@ -285,7 +275,9 @@ static const char *port_dial(struct transport_port *port, const char *address)
     if (!relay_port_will_dial(&port->relay))
         return "no memory";
     dial = world_alloc(sizeof *dial);
-    *dial = (struct dial){.next = net.dials, .port = port, .due_ns = node_now(port->node) + network.latency_ns[port->node->index][0],
+    *dial = (struct dial){.next = net.dials,
+                          .port = port,
+                          .due_ns = node_now(port->node) + network.latency_ns[port->node->index][0],
                           .until_ns = node_now(port->node) + TRANSPORT_DIAL_MS * MS_NS};
     snprintf(dial->address, sizeof dial->address, "%s", address);
     port->dial = dial;
@@ -343,6 +335,18 @@ static void end_dial(struct dial *dial)
     if (dial->port)
         dial->port->dial = NULL;
     world_free(dial);
+}
+
+void network_begin(void)
+{
+    while (net.dials)
+        end_dial(net.dials);
+    assert_always(!net.wires);
+    memset(&net, 0, sizeof net);
+    network = (struct network){.window_bytes = 256 << 10, .jitter_ns = 50000};
+    for (uint32_t a = 0; a < NODES_MAX; a++)
+        for (uint32_t b = 0; b < NODES_MAX; b++)
+            network.latency_ns[a][b] = 30000;
 }
 
 static void dial_failed(struct dial *dial)

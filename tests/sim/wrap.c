@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/rpc/rpc.h"
+#include "tests/sim/check.h"
 #include "tests/sim/sim.h"
 
 enum { EVENT_FD = 1 << 20 };
@@ -335,10 +336,11 @@ void __wrap_log_write(enum log_level level, const char *id, const char *format, 
     char text[1024];
     va_list arguments;
 
-    if (!world.says)
+    if (!world.says && level < LOG_WARN)
         return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    check_log(id, text);
     world_say("%s %s %s", level == LOG_ERROR ? "ERROR" : level == LOG_WARN ? "WARN" : "INFO", id, text);
 }
