@@ -51,6 +51,12 @@ TOOLS    := $(BUILD)/tests/e2e/schema_texts
 # Hashes of what the kernels of a level compute, to compare levels of two architectures.
 HASHES   := $(BUILD)/tests/kernels/kernel_hashes
 SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
+# The mesh in one process: what the services ask of libc and some of ours is the simulation's (tests/sim/wrap.c), transports are replaced, and frames
+# have no pool, which nodes would share.
+SIM      := $(BUILD)/tests/sim/mesh
+SIM_OBJ  := $(patsubst tests/sim/%.c,$(BUILD)/obj/tests/sim/%.o,$(wildcard tests/sim/*.c)) $(BUILD)/obj/sim/frame.o
+SIM_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf mmap munmap madvise eventfd close ppoll clock_gettime getrandom \
+    pthread_create rpc_loop_run cpu_count_usable memory_plan_check log_write exchange_is_local generate_accepted places_free_unclaimed
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
 NVCC      := $(wildcard $(CUDA_HOME)/bin/nvcc)
@@ -155,6 +161,15 @@ $(eval $(call room,services/fastdecode,common/base services/fastdecode/keys serv
 archives_of = $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_$1)),$(ARCHIVE_$r)))
 LIB  := $(foreach r,$(ROOMS),$(ARCHIVE_$r))
 LIBS := $(call libraries,$(foreach r,$(ROOMS),$(LIBRARIES_$r)))
+
+# What the product keeps on disk, over a simulated disk that fails (tests/sim/disk).
+SIM_DISK := $(BUILD)/tests/sim/disk
+SIM_DISK_OBJ := $(patsubst tests/sim/disk/%.c,$(BUILD)/obj/tests/sim/disk/%.o,$(wildcard tests/sim/disk/*.c))
+SIM_DISK_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf open close read write pread pwrite lseek fsync fdatasync ftruncate \
+    fallocate posix_fallocate posix_fadvise rename unlink unlinkat mkdir stat fstat fstatat access flock fcntl opendir readdir closedir dirfd dprintf \
+    getpid clock_gettime getrandom randombytes_buf pthread_create pthread_join pthread_cond_timedwait log_write work_pool_start exchange_header \
+    exchange_query exchange_respond_file batch_store_open batch_job_write
+SIM_DISK_LIB := $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_services/gateway/batch) $(REACHED_kernels/backend)),$(ARCHIVE_$r)))
 
 .DEFAULT_GOAL := help
 .SECONDARY:
@@ -283,26 +298,12 @@ $(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/o
 $(BUILD)/tests/slow/%: $(BUILD)/obj/services/%/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend,--wrap=kv_batch_can_join $^ $(LIBS) $(EXPORT) -o $@
-# The mesh in one process: what the services ask of libc and some of ours is the simulation's (tests/sim/wrap.c), transports are replaced, and frames
-# have no pool, which nodes would share.
-SIM      := $(BUILD)/tests/sim/mesh
-SIM_OBJ  := $(patsubst tests/sim/%.c,$(BUILD)/obj/tests/sim/%.o,$(wildcard tests/sim/*.c)) $(BUILD)/obj/sim/frame.o
-SIM_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf mmap munmap madvise eventfd close ppoll clock_gettime getrandom \
-    pthread_create rpc_loop_run cpu_count_usable memory_plan_check log_write exchange_is_local
 $(BUILD)/obj/sim/frame.o: common/rpc/frame.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) -DFRAME_POOL_BYTES=0 -c $< -o $@
 $(SIM): $(SIM_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) $^ $(LIBS) -o $@
-# What the product keeps on disk, over a simulated disk that fails (tests/sim/disk).
-SIM_DISK := $(BUILD)/tests/sim/disk
-SIM_DISK_OBJ  := $(patsubst tests/sim/disk/%.c,$(BUILD)/obj/tests/sim/disk/%.o,$(wildcard tests/sim/disk/*.c))
-SIM_DISK_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf open close read write pread pwrite lseek fsync fdatasync ftruncate \
-    fallocate posix_fallocate posix_fadvise rename unlink unlinkat mkdir stat fstat fstatat access flock fcntl opendir readdir closedir dirfd dprintf \
-    getpid clock_gettime getrandom randombytes_buf pthread_create pthread_join pthread_cond_timedwait log_write work_pool_start exchange_header \
-    exchange_query exchange_respond_file batch_store_open batch_job_write
-SIM_DISK_LIB  := $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_services/gateway/batch) $(REACHED_kernels/backend)),$(ARCHIVE_$r)))
 $(SIM_DISK): $(SIM_DISK_OBJ) $(SIM_DISK_LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $(SIM_DISK_WRAP:%=-Wl,--wrap=%) $^ $(LIBS) -o $@
@@ -387,6 +388,9 @@ check-upgrade: packages-build packages-test ## a mesh of another revision is upg
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all venv model
 	$(Q)tests/upgrade.sh $(FROM)
 
+sim: $(SIM) ## the mesh in one process on a virtual clock, under failure schedules from new seeds (HOURS=8: for so long)
+	$(Q)$(SIM) --from $$(date +%s)000 $(if $(HOURS),--hours $(HOURS) --keep-going,--seeds 10000) $(ARGS)
+
 sysroot-arm64: ## Debian's libraries for arm64 in build/sysroot-arm64: make CC=aarch64-linux-gnu-gcc SYSROOT=build/sysroot-arm64 BUILD=build/arm64 all
 	$(Q)tests/arm/sysroot.sh $(BUILD)/sysroot-arm64
 
@@ -404,7 +408,7 @@ images: ## build the images of all services with docker or podman (ARGS="kv-work
 check-deploy: packages-deploy model ## build the images, start them by compose and as pods, change them under load (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) $(FUZZ_LINKED) cuda) ## build the programs, all tests and benches
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL) $(SIM)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) $(FUZZ_LINKED) cuda) ## build the programs, all tests and benches
 libs: $(LIB)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
@@ -454,5 +458,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all pins install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load venv-clients check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all pins sim install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load venv-clients check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

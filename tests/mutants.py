@@ -23,7 +23,7 @@ import time
 from collections import namedtuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-GROUPS = ("unit", "kernels", "integration", "e2e")
+GROUPS = ("unit", "kernels", "integration", "sim", "e2e")
 
 Fault = namedtuple("Fault", "name file old new hints")
 
@@ -175,6 +175,54 @@ FAULTS = [
           "e2e/test_otlp.py"),
     Fault("trace-retry", "common/trace/otlp.c", "answer.retry_after_us ? answer.retry_after_us : pause_us(otlp, tries)", "pause_us(otlp, tries)",
           "e2e/test_otlp.py"),
+    # The mesh under failures, which the simulation is to find: pages are said to be free while a step uses them.
+    Fault("sim-release-early", "services/s-part/engine/pool.c", "if (waiting->gone == request->n_sequence)", "if (waiting->gone <= request->n_sequence)",
+          "sim/mesh"),
+    # A service obeys a scheduler, or an s-part, that was replaced.
+    Fault("sim-stale-scheduler", "common/mesh/member.c", "else if (incarnation < newest)", "else if (incarnation + 1 < 1)", "sim/mesh"),
+    # Positions are held as soon as their first layer is.
+    Fault("sim-held-early", "kernels/kv/kv_attend.c", "if (batch->layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)",
+          "if (batch->layer == 0)", "sim/mesh"),
+    # The answer to a hand-over that was given up is taken for that to the next one.
+    Fault("sim-move-twice", "common/sched/event.c", "|| s->cold[slot].move.id != m->id) {", ") {", "sim/mesh"),
+    # A resubmitted sequence's tokens are told from their beginning.
+    Fault("sim-token-twice", "services/scheduler/generate.c", "event.index = log->token_count - count - log->prompt_count;",
+          "event.index = log->token_count - count - log->prompt_count - (uint32_t)(log->request ? log->request->n_generated : 0);", "sim/mesh"),
+    # A sequence that is cancelled on its way goes on.
+    Fault("sim-cancel-moving", "common/sched/event.c", "    if (over) { // it ended meanwhile", "    if (over && !m->ok) { // it ended meanwhile", "sim/mesh"),
+    # After a hand-over the giver keeps its copy; after one that failed the taker does.
+    Fault("sim-giver-keeps", "services/scheduler/places.c", "        free_then_end(pending, pending->move.from, pending->from_stay, true);",
+          "        end_move(pending, true);", "sim/mesh"),
+    Fault("sim-taker-keeps", "common/mesh/handover.c", "    if (fetch->status)\n        free_pages(fetch);\n    else\n        publish(handover);",
+          "    publish(handover);", "sim/mesh"),
+    # What a place held before it was cut off counts, although the sequence has been placed elsewhere since.
+    Fault("sim-old-list", "services/scheduler/claims.c", "if (positions > held.first && sched_awaits_rebuild(scheduler->core.sched, held.sequence) &&",
+          "if (positions > held.first &&", "sim/mesh"),
+    # Positions whose tokens were guessed are taken for certain.
+    Fault("sim-drafts-certain", "services/scheduler/claims.c", "return MIN(held->positions, MAX(held->certain, log->prompt_count));", "return held->positions;",
+          "sim/mesh"),
+    # A stage takes rows of another term.
+    Fault("sim-term", "services/s-part/engine/calls.c", "!stage->term || step.forward.term != stage->term ||", "!stage->term ||", "sim/mesh"),
+    # A place that has come back is asked to free what was handed over before it went.
+    Fault("sim-stay", "services/scheduler/places.c", "if (place->member->up && place->member->stay == stay)", "if (place->member->up)", "sim/mesh"),
+    # Pages that a place was to free when it went down are still to be freed when it is back.
+    Fault("sim-frees-left", "services/scheduler/places.c",
+          "    for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)\n        scheduler->frees.waiting--;\n    report_free(place, &place->frees.to_free);\n",
+          "", "sim/mesh"),
+    # What is told late comes back: rows of steps that are over, and of a scheduler that was replaced.
+    Fault("sim-late-steps", "services/kv-worker/attend.c", "if (request.layer == 0 && request.step < worker->attend.over_before_step &&", "if (0 &&",
+          "sim/mesh"),
+    # Nobody is told that a request was accepted, so that it is a new one to the next scheduler.
+    Fault("sim-not-accepted", "services/scheduler/generate.c", "(void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel\n}\n\nvoid generate_tokens(",
+          "(void)event;\n}\n\nvoid generate_tokens(", "sim/mesh"),
+    # A member waits for a scheduler whose host has gone without a word.
+    Fault("sim-silent-scheduler", "common/mesh/member.c", "if (is_silent(member) && !member->on_drained) {", "if (member->on_drained && !member->on_drained) {",
+          "sim/mesh"),
+    # Pages of accepted requests are kept from the scheduler's start on, not from the s-part's.
+    Fault("sim-claims-early", "services/scheduler/claims.c", "return !claims->from_us || now_us - claims->from_us < CLAIM_US;",
+          "return claims->from_us && now_us - claims->from_us < CLAIM_US;", "sim/mesh"),
+    # The count of messages to be acknowledged outlives the connection.
+    Fault("sim-ack", "common/rpc/channel.c", "    channel->unacked = 0;\n    channel->", "    channel->", "sim/mesh"),
 ]
 
 

@@ -4,7 +4,7 @@
   tests/run.py [--build DIR] [--venv DIR] [--jobs N] [--only ITEM,ITEM | --changed REVISION] [--repeat N] [--beside-load] [--fail-fast] GROUP...
 
 Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (short runs of
-DIR/tests/fuzz from the committed corpus), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
+DIR/tests/fuzz from the committed corpus), sim (DIR/tests/sim: failure schedules of the mesh in one process), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
 
 An item is a script, a program or a file of pytest. Tests marked `alone` need all cores and run last, one after the other.
 An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine by then (tests/e2e/pace.py): what
@@ -14,7 +14,7 @@ DIR/durations.json and orders the next run.
 With --repeat everything runs N times, and what failed is listed with how often. --beside-load keeps all cores busy meanwhile (stress-ng).
 
 Settings: FD_JOBS (items at a time; two more than there are cores: tests wait half of their time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a
-file to append the counts and the names of what failed to), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
+file to append the counts and the names of what failed to), FD_SIM_SEEDS (of sim, 3000), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
 """
 import argparse
 import collections
@@ -41,10 +41,10 @@ from seed import seed  # noqa: E402
 PROGRAM_GROUPS = ("unit", "kernels", "integration")
 MARKERS = {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}
 # The most that each group of `make check` may take of the time of all its tests, in percent, and an item.
-SHARES = {"lint": 6, "unit": 20, "kernels": 20, "integration": 15, "e2e": 80}
+SHARES = {"lint": 6, "unit": 20, "kernels": 20, "integration": 15, "sim": 10, "e2e": 80}
 ITEM_SHARE = 12
-GROUPS = ("lint", *PROGRAM_GROUPS, "fuzz", *MARKERS)
-LIMIT_S = {"lint": 120, "fuzz": 120}  # without a finished test
+GROUPS = ("lint", *PROGRAM_GROUPS, "sim", "fuzz", *MARKERS)
+LIMIT_S = {"lint": 120, "fuzz": 120, "sim": 600}  # without a finished test
 DEFAULT_LIMIT_S = 150
 # Seconds until an earlier run has measured them, for the tests that take longer than a few.
 GUESSED_S = {name: seconds for seconds, names in {
@@ -128,7 +128,7 @@ class Item:
         elif code and not failed:
             self.cases.append((self.name, "failed", f"exit status {code}\n" + output[-4000:]))
         elif not self.cases:
-            passed = self.group in ("lint", "fuzz")
+            passed = self.group in ("lint", "fuzz", "sim")
             self.cases.append((self.name, "passed" if passed else "failed", "" if passed else "ran no test\n" + output[-2000:]))
 
 
@@ -189,10 +189,19 @@ def items_of(group, build, venv):
         return [Item(group, os.path.basename(path), [path]) for path in sorted(glob.glob("tests/lint/*.sh"))]
     if group in MARKERS:
         return list(pytest_items(venv, group))
+    if group == "sim":
+        return sim_items(build)
     if group == "fuzz":
         return [fuzz_item(name, path) for name, path in built(build, group)]
     items = [Item(group, name, [path]) for name, path in built(build, group)]
     return items or [Item(group, "build", ["sh", "-c", f"echo no test program of {group} was built; exit 1"])]
+
+
+def sim_items(build):
+    """Schedules that failed once, and new ones: other seeds at each commit, as many as FD_SIM_SEEDS says."""
+    mesh, count = f"{build}/tests/sim/mesh", os.environ.get("FD_SIM_SEEDS", "3000")
+    return [Item("sim", "kept", [mesh, "--replay", *sorted(glob.glob("tests/sim/kept/*.txt"))]),
+            Item("sim", "mesh", [mesh, "--seeds", count, "--from", str(seed() * 1000000), "--jobs", "1"])]
 
 
 def fuzz_item(name, path):
@@ -209,6 +218,8 @@ def fuzz_item(name, path):
 def sources(item, build):
     """The files under tests/ that an item is made of: a program's by what it includes, a file of pytest's by what it imports but for conftest.py."""
     group, name = item.name.split(" ")[0].split("/")
+    if group == "sim":
+        return set(glob.glob("tests/sim/*.[ch]"))
     if group not in PROGRAM_GROUPS:
         own = f"tests/{re.sub('^e2e-[a-z]+', 'e2e', group)}/{name}" if group != "fuzz" else f"tests/fuzz/{name}.c"
         with open(own, encoding="utf-8") as file:

@@ -278,8 +278,7 @@ static void hold_part(struct sched *s, uint32_t slot, const struct sched_held *h
     sched_place_attach(s, slot, held->place, room ? pages : 0);
     if (!room)
         return;
-    s->cold[slot].place.written =
-        sched_place_pages(s, held->positions - held->first); // the last of its tokens may be there, too, which is computed again
+    s->cold[slot].place.written = pages; // the last of its tokens may be there, too, which is computed again
     seq->held = seq->next_pos = MIN(held->positions, seq->known - 1);
 }
 

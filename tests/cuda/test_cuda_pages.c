@@ -160,7 +160,7 @@ static void import_page(struct rig *side, uint64_t sequence, uint32_t index, con
 
 static uint32_t held(const struct rig *side, uint64_t sequence)
 {
-    struct backend_held items[16];
+    struct kv_held items[16];
     uint32_t count = side->ops->pool_held(side->backend, items, 16);
     for (uint32_t i = 0; i < count; i++)
         if (items[i].sequence == sequence)

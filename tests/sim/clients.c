@@ -8,9 +8,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "tests/sim/check.h"
 #include "tests/sim/services.h"
 
-enum { AGAIN_NS = 300000000, BODY_BYTES = 8192 };
+enum { AGAIN_NS = 300000000, SOON_NS = 500000000, BODY_BYTES = 8192 };
 
 struct client {
     struct client_plan plan;
@@ -18,7 +19,9 @@ struct client {
     struct exchange *exchange; // held, while it has
     uint64_t ask_ns;           // it asks (again) then; NEVER: not
     uint32_t asked;
-    bool answered, left, refused;
+    bool answered, left;
+    uint64_t told_ns; // when it was accepted, as it was asked last; 0: it was not
+    bool accepted;    // and its gateway knows
     int status;
     char *answer; // of the simulation's memory
 };
@@ -113,7 +116,8 @@ static void on_ended(void *arg, int status, const char *body, size_t bytes)
     world_say("answer %u: %d %.*s", (uint32_t)(client - clients.of), status, (int)MIN(bytes, (size_t)200), body ? body : "");
     // also where a process had no memory, or too few places were up for it: the message says that it may be tried again
     if (status == 503 || status == 429 || status == 0 || (status == 500 && (bytes == 0 || memmem(body, bytes, "memory", 6)))) {
-        client->refused = true;
+        if (client->accepted && status != 500)
+            check_note("client %u was accepted, and refused with %d", (uint32_t)(client - clients.of), status);
         client->ask_ns = world.current->now_ns + AGAIN_NS;
         return;
     }
@@ -149,6 +153,8 @@ static void ask(struct client *client)
         return;
     }
     client->ask_ns = NEVER;
+    client->accepted = false;
+    client->told_ns = 0;
     client->asked++;
     snprintf(id, sizeof id, "%c%u-%u", client->plan.batch ? 'b' : 'i', (uint32_t)(client - clients.of), client->asked);
     world_say("client %u asks %s: kind %u", (uint32_t)(client - clients.of), node->name, client->plan.kind);
@@ -188,6 +194,27 @@ void clients_step(void)
             leave(client);
         else if (client->ask_ns <= world.now_ns)
             ask(client);
+    }
+}
+
+void clients_accepted(const char *request_id)
+{
+    uint32_t number, asked;
+
+    if (sscanf(request_id, "%*c%u-%u", &number, &asked) == 2 && number < clients.count && clients.of[number].asked == asked)
+        clients.of[number].told_ns = world.current->now_ns;
+}
+
+void clients_scheduler_goes(const struct node *scheduler)
+{
+    for (uint32_t i = 0; i < clients.count; i++) {
+        struct client *client = &clients.of[i];
+        const struct node *gateway = client->gateway;
+        if (client->told_ns && gateway && !gateway->stopped && gateway->turn_ns < SOON_NS / 50 &&
+            scheduler->turn_ns < SOON_NS / 50 && client->told_ns + SOON_NS < world.now_ns &&
+            network.latency_ns[scheduler->index][gateway->index] < SOON_NS / 50 &&
+            network.blocked_ns[scheduler->index][gateway->index] < client->told_ns)
+            client->accepted = true;
     }
 }
 

@@ -17,6 +17,10 @@ struct client_plan {
 void clients_begin(const struct client_plan *plans, uint32_t count);
 uint64_t clients_next_ns(void);
 void clients_step(void); // what is due at world.now_ns
+// The scheduler has told a gateway that it has this request: once that has arrived it may not be refused any more.
+void clients_accepted(const char *request_id);
+// The scheduler's process goes: what it has told, and was not held up, has arrived.
+void clients_scheduler_goes(const struct node *scheduler);
 // A gateway's process has gone: its clients ask again, elsewhere.
 void clients_lost(const struct node *gateway);
 bool clients_are_done(void);

@@ -24,21 +24,13 @@
 #include "common/base/log.h"
 #include "tests/sim/shrink.h"
 
-enum {
-    JOBS_MAX = 256,
-    CHUNK = 50,
-    FAILURES_MAX = 10,
-    TEXT_BYTES = 4096,
-    ANSWER_BYTES = 1 << 18,
-    SEED_S = 60,
-    TRY_S = 10,
-    TRY_MMAP_BYTES = 16384
-};
+enum { JOBS_MAX = 256, CHUNK = 50, FAILURES_MAX = 10, SEED_S = 60, TRY_S = 10 };
+enum { TEXT_BYTES = 4096, ANSWER_BYTES = 1 << 18, TRY_MMAP_BYTES = 1 << 14 };
 #define PROGRESS_NS (10 * S_NS)
 
 enum stage { STAGE_IDLE, STAGE_RUNS, STAGE_FAILED, STAGE_REPORTS };
 
-// A child's work, which outlives it.
+// A child's work, which outlives it. The parent looks at it only when the child has ended.
 struct slot {
     pid_t pid;
     int errors;         // a file in memory: what it writes to stderr
@@ -54,8 +46,7 @@ struct slot {
 static struct shared {
     _Atomic uint64_t next; // seed that nobody has taken
     _Atomic uint64_t done, failed, hash;
-    char outcome[TEXT_BYTES];            // of run_apart(), when it has ended well
-    char attempts[JOBS_MAX][TEXT_BYTES]; // of a slot's tries
+    char failures[JOBS_MAX][TEXT_BYTES]; // of a slot's latest try
     struct slot slots[JOBS_MAX];
     char answers[KINDS][ANSWER_BYTES]; // "": not known
 } * shared;
@@ -261,14 +252,17 @@ static void write_headline(uint64_t seed, const char *failure, FILE *out)
 static void write_shrunk(const struct slot *slot, FILE *out)
 {
     struct schedule schedule;
-    char *failure = shared->attempts[slot - shared->slots];
+    char *failure = shared->failures[slot - shared->slots];
     const uint64_t since_ns = real_now_ns(CLOCK_MONOTONIC);
 
     schedule_make(slot->seed, &schedule);
     if (!try_apart(&schedule, failure)) {
-        fprintf(out, "# it does not fail alone, but after seed %llu in the same process: --from %llu --seeds %llu --jobs 1\n",
-                (unsigned long long)slot->before, (unsigned long long)slot->before,
-                (unsigned long long)(slot->seed - slot->before + 1));
+        if (!slot->before)
+            fprintf(out, "# it does not fail each time\n");
+        else
+            fprintf(out, "# it does not fail alone, but after seed %llu in the same process: --from %llu --seeds %llu --jobs 1\n",
+                    (unsigned long long)slot->before, (unsigned long long)slot->before,
+                    (unsigned long long)(slot->seed - slot->before + 1));
         return;
     }
     const uint32_t faults = schedule.fault_count, clients = schedule.client_count,
@@ -394,7 +388,7 @@ static void end_slot(struct slot *slot, int status)
     say_why(status, slot->errors, why, sizeof why);
     if (slot->stage == STAGE_RUNS) {
         finish(slot, why, (uint64_t)status);
-    } else if (status) {
+    } else if (slot->stage == STAGE_REPORTS) {
         fprintf(stderr, "mesh: seed %llu cannot be shrunk: %s\n", (unsigned long long)slot->seed, why);
         slot->keeps = true;
         slot->stage = STAGE_FAILED;
@@ -509,7 +503,7 @@ static void work_replay(void *arg)
         schedule_write(schedule, stdout);
     set_log(settings.logs);
     const char *failure = run_one(schedule);
-    snprintf(shared->outcome, sizeof shared->outcome, "%s", failure ? failure : "");
+    snprintf(shared->failures[0], TEXT_BYTES, "%s", failure ? failure : "");
     if (settings.logs)
         printf("hash %016llx, %llu events\n", (unsigned long long)world.hash, (unsigned long long)world.events);
 }
@@ -517,7 +511,7 @@ static void work_replay(void *arg)
 static bool replay(const char *name, struct schedule *schedule)
 {
     const int errors = settings.logs ? -1 : open_errors(); // with a log, for a debugger too, it is the terminal's
-    char *failure = shared->outcome;
+    char *failure = shared->failures[0];
 
     run_apart(work_replay, schedule, errors, settings.logs ? 0 : SEED_S, failure, TEXT_BYTES);
     if (stopped)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "services/gateway/request/request_internal.h"
 #include "services/gateway/serve/gateway_internal.h"
 #include "tests/sim/services.h"
 
@@ -132,3 +133,17 @@ void gateway_leave(struct node *node, struct exchange *exchange)
 }
 
 void gateway_asked(struct exchange *exchange) { exchange_release(exchange); }
+
+bool gateways_have(uint64_t sequence)
+{
+    for (uint32_t i = 0; i < world.node_count; i++) {
+        const struct sim_gateway *sim = world.nodes[i].service;
+        if (world.nodes[i].kind != NODE_GATEWAY || !world.nodes[i].up)
+            continue;
+        for (const struct request *request = sim->gateway.requests->first; request; request = request->next)
+            for (uint32_t c = 0; c < request->choice_count; c++)
+                if (request->choices[c].call.sequence == sequence && request->choices[c].state != CHOICE_DONE)
+                    return true;
+    }
+    return false;
+}

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "services/scheduler/scheduler.h"
+#include "tests/sim/check.h"
+#include "tests/sim/clients.h"
 #include "tests/sim/services.h"
 
 static enum status start(struct node *node, struct error *error)
@@ -70,6 +72,7 @@ static struct {
     uint32_t starts; // of the scheduler that is meant
     uint32_t stay[SCHED_PLACES_MAX];
     uint64_t since_us[SCHED_PLACES_MAX];
+    uint64_t s_part_us; // when its s-part was up for the first time; 0: not yet
 } seen;
 
 static void look_at_places(const struct node *node, const struct scheduler *scheduler)
@@ -77,12 +80,39 @@ static void look_at_places(const struct node *node, const struct scheduler *sche
     if (seen.starts != node->starts)
         memset(&seen, 0, sizeof seen);
     seen.starts = node->starts;
+    if (!seen.s_part_us && scheduler->s_part.member.up)
+        seen.s_part_us = node->now_ns / 1000;
     for (uint32_t i = 0; i < scheduler->places.count; i++) {
         const uint32_t stay = 2 * scheduler->places.of[i].member->stay + scheduler->places.of[i].member->up;
         if (stay != seen.stay[i])
             seen.since_us[i] = node->now_ns / 1000;
         seen.stay[i] = stay;
     }
+}
+
+// The linker puts these before the scheduler's own. What a request holds that was accepted is not to be freed before its gateway can have come again:
+// the model may take long to load, so the time counts from then.
+bool __real_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
+bool __wrap_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
+bool __wrap_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler)
+{
+    const uint64_t since_us = seen.s_part_us ? world.current->now_ns / 1000 - seen.s_part_us : 0;
+
+    if (since_us < CLAIM_US - 1000000 && !sched_knows(scheduler->core.sched, sequence) &&
+        !token_logs_find(scheduler->sequences.logs, sequence) && gateways_have(sequence))
+        check_note("%llx is freed, and its gateway has yet to come again", (unsigned long long)sequence);
+    return __real_places_free_unclaimed(scheduler, place, sequence, keep_sampler);
+}
+
+void __real_generate_accepted(struct scheduler *scheduler, uint64_t sequence);
+void __wrap_generate_accepted(struct scheduler *scheduler, uint64_t sequence);
+void __wrap_generate_accepted(struct scheduler *scheduler, uint64_t sequence)
+{
+    const struct token_log *log = token_logs_find(scheduler->sequences.logs, sequence);
+
+    if (log && log->call)
+        clients_accepted(log->request->request_id);
+    __real_generate_accepted(scheduler, sequence);
 }
 
 // Returns whether a step that is not answered has rows of the sequence at the place.

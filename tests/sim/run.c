@@ -36,6 +36,7 @@ static void begin_fault(const struct fault *fault)
         if (!a->up)
             break;
         node_kill(a, fault->kind == FAULT_VANISH);
+        a->moves = fault->value; // it is started at another host: the one that vanished says nothing any more
         run.starts_ns[fault->a] = until_ns;
         break;
     case FAULT_STOP:

@@ -85,8 +85,8 @@ static struct fault make_fault(uint64_t *random, const struct schedule *s, uint6
     fault.a = (uint32_t)below(random, node_count(s));
     fault.b = any_other(random, s, fault.a);
     switch (fault.kind) {
-    case FAULT_KILL:
-    case FAULT_VANISH: fault.for_ns = between(random, 20 * MS_NS, 6 * S_NS); break;
+    case FAULT_VANISH: fault.value = (int64_t)below(random, 2); // fall through
+    case FAULT_KILL: fault.for_ns = between(random, 20 * MS_NS, below(random, 4) ? 6 * S_NS : 30 * S_NS); break;
     case FAULT_CUT: fault.value = below(random, 2) ? 0 : (int64_t)below(random, 20000); break;
     case FAULT_DELAY: fault.value = (int64_t)between(random, MS_NS, 200 * MS_NS); break;
     case FAULT_SLOW: fault.value = (int64_t)between(random, MS_NS, 200 * MS_NS); break;

@@ -64,7 +64,7 @@ void services_end(void)
 enum status node_start(struct node *node, struct error *error)
 {
     assert_always(!node->up);
-    if (node->vanished)
+    if (node->vanished && !node->moves)
         network_back(node);
     node->vanished = false;
     node->starts++;
@@ -107,6 +107,8 @@ void node_kill(struct node *node, bool silent)
     world_say("kill %s%s", node->name, silent ? ", silently" : "");
     if (node->kind == NODE_GATEWAY)
         clients_lost(node);
+    if (node->kind == NODE_SCHEDULER)
+        clients_scheduler_goes(node);
     network_drop(node, silent);
     node->vanished = silent;
     node_drop(node);

@@ -71,6 +71,7 @@ struct exchange *gateway_ask(struct node *node, const char *id, const char *body
                              void (*ended)(void *arg, int status, const char *body, size_t bytes), void *arg); // NULL: no memory
 void gateway_asked(struct exchange *exchange); // ends the time in which gateway_ask() keeps the exchange, which may end it
 void gateway_leave(struct node *node, struct exchange *exchange);
-void gateway_prepare(void); // once a process
+void gateway_prepare(void);            // once a process
+bool gateways_have(uint64_t sequence); // a request that is not over has this id
 
 #endif

@@ -42,6 +42,7 @@ struct node {
     bool up;          // its process is there
     bool stopped;     // it gets no processor, as after SIGSTOP
     bool vanished;    // its host has gone without a word: peers hear nothing until it is back
+    bool moves;       // that host does not come back: the process is started at another one
     uint32_t starts;  // of its process
     uint64_t now_ns;  // its clock, within a turn
     uint64_t busy_ns; // its turn is over then

@@ -41,7 +41,7 @@ struct piece {
     unsigned char data[];
 };
 
-// What flows towards an end of a connection.
+// The bytes that flow towards an end of a connection.
 struct stream {
     struct piece *first, *last;
     uint64_t due_ns; // of the latest piece
@@ -359,7 +359,7 @@ static void dial_failed(struct dial *dial)
     end_dial(dial);
 }
 
-// Where the address would be, whether or not somebody listens. NULL: nowhere.
+// Returns the node that has the address, whether or not somebody listens. NULL: none has.
 static struct node *host_of(const char *address)
 {
     for (uint32_t i = 0; i < world.node_count; i++)
@@ -572,7 +572,7 @@ void network_drop(struct node *node, bool silent)
     }
 }
 
-// What its peers still take for connections is none: they learn it when they next send something, or at once.
+// Its peers learn after a while that their connections are none any more.
 void network_back(struct node *node)
 {
     for (struct wire *wire = net.wires; wire; wire = wire->next)

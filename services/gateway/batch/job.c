@@ -118,6 +118,8 @@ enum status batch_job_open(struct batch_store *store, struct batch_record *recor
     status = take_results(out, store, out->output, &out->output_bytes, error);
     if (status == STATUS_OK)
         status = take_results(out, store, out->errors, &out->errors_bytes, error);
+    out->output_trouble.unsynced = out->output_bytes > 0; // the process that wrote them may have seen it fail
+    out->errors_trouble.unsynced = out->errors_bytes > 0;
     out->saved = out->record.counts;
     return status;
 }
@@ -281,22 +283,35 @@ enum batch_next batch_job_next(struct batch_job *job, uint64_t *number, struct b
 }
 
 // --- results -------------------------------------------------------------------------------------------------------
+// Cuts off what is behind the bytes. False: it stays there for now; errno.
+static bool cut_torn(struct batch_job *job, int fd, uint64_t bytes, struct batch_trouble *trouble)
+{
+    if (trouble->torn)
+        trouble->torn = ftruncate(fd, (off_t)bytes) != 0;
+    if (trouble->torn)
+        log_error("BATCH-RESULTS-TORN", "batch=%s", job->record.id);
+    return !trouble->torn;
+}
+
 bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t number, const struct batch_result *result)
 {
     bool failed = result->status != 200;
     int fd = failed ? job->errors : job->output;
     uint64_t *file_bytes = failed ? &job->errors_bytes : &job->output_bytes;
+    struct batch_trouble *trouble = failed ? &job->errors_trouble : &job->output_trouble;
     struct text text = {0};
     bool ok;
 
+    if (!cut_torn(job, fd, *file_bytes, trouble))
+        return false;
     batch_result_write(&text, result);
     ok = !text.failed && set_bit(&job->done, number);
     errno = ok ? ENOSPC : ENOMEM; // write() may be cut short without saying why
     if (ok && write(fd, text.data, text.bytes) != (ssize_t)text.bytes) {
         int reason = errno;
         job->done.words[number / 64] &= ~(1ull << (number % 64));
-        if (ftruncate(fd, (off_t)*file_bytes) != 0)
-            log_error("BATCH-RESULTS-TORN", "batch=%s", job->record.id);
+        trouble->torn = true;
+        (void)cut_torn(job, fd, *file_bytes, trouble);
         errno = reason;
         ok = false;
     }
@@ -338,18 +353,20 @@ static bool write_again(int fd, const char *path, uint64_t bytes)
     return ok;
 }
 
-// A file that nothing was written to is no result. *failed: a sync of it has failed before; the kernel takes for written what it could not write then,
-// so that another sync alone would say that all is well.
-static bool settle(struct batch_store *store, int fd, const char *id, uint64_t bytes, bool *there, bool *failed)
+// A file that nothing was written to is no result. After a sync that has failed the kernel takes for written what it could not write, so that another
+// one alone would say that all is well.
+static bool settle(struct batch_job *job, struct batch_store *store, int fd, const char *id, uint64_t bytes,
+                   struct batch_trouble *trouble)
 {
     char path[BATCH_PATH_BYTES];
 
     batch_store_path(store, id, false, path);
-    *there = bytes > 0;
     if (bytes == 0)
         return unlink(path) == 0 || errno == ENOENT;
-    *failed = (*failed && !write_again(fd, path, bytes)) || fsync(fd) != 0;
-    return !*failed;
+    if (!cut_torn(job, fd, bytes, trouble))
+        return false;
+    trouble->unsynced = (trouble->unsynced && !write_again(fd, path, bytes)) || fsync(fd) != 0;
+    return !trouble->unsynced;
 }
 
 enum status batch_job_end(struct batch_job *job, struct batch_store *store, struct error *error)
@@ -368,8 +385,10 @@ enum status batch_job_end(struct batch_job *job, struct batch_store *store, stru
         if (job->phase == BATCH_JOB_ENDING)
             record->counts.failed = record->counts.total - record->counts.completed; // also lines that were given up
     }
-    if (!settle(store, job->output, record->output, job->output_bytes, &record->has_output, &job->output_failed) ||
-        !settle(store, job->errors, record->errors, job->errors_bytes, &record->has_errors, &job->errors_failed))
+    record->has_output = job->output_bytes > 0;
+    record->has_errors = job->errors_bytes > 0;
+    if (!settle(job, store, job->output, record->output, job->output_bytes, &job->output_trouble) ||
+        !settle(job, store, job->errors, record->errors, job->errors_bytes, &job->errors_trouble))
         return error_set(error, STATUS_UNAVAILABLE, "results: %s", strerror(errno));
     return batch_store_end_batch(store, record, job->output_bytes, job->errors_bytes, error);
 }

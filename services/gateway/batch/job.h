@@ -22,6 +22,12 @@ struct batch_bits {
     uint64_t capacity; // bits
 };
 
+// The state of a file of results on a disk that has failed.
+struct batch_trouble {
+    bool torn;     // behind its bytes lies a part of a line that could not be cut off
+    bool unsynced; // a sync has failed, perhaps of an earlier process
+};
+
 struct batch_job {
     struct batch_record record; // its counts are kept up to date
     struct key key;             // for the requests: the tenant
@@ -32,7 +38,7 @@ struct batch_job {
     size_t max_line_bytes;
     int input, output, errors; // descriptors
     uint64_t output_bytes, errors_bytes;
-    bool output_failed, errors_failed; // their latest sync
+    struct batch_trouble output_trouble, errors_trouble;
     struct line_reader reader;
     bool at_end;                       // the reader has given all lines
     bool look_again;                   // the runner's: whether it is cancelled could not be looked up

@@ -58,8 +58,8 @@ enum status batch_store_count_files(struct batch_store *store, struct error *err
     return batch_sql_close(&sql, error);
 }
 
-// With the mutex held, after a commit that has failed: whether the next start may find it in the journal, where it is whole if only its sync has failed.
-// Another commit that succeeds takes its place there.
+// With the mutex held, after a commit that has failed: whether the next start may find it in the journal, where it is whole if only its sync has
+// failed. Another commit that succeeds takes its place there.
 static bool may_come_back(struct batch_store *store)
 {
     return sqlite3_errcode(store->db) == SQLITE_IOERR && batch_sql_run(store->db, "PRAGMA application_id = 0", NULL) != STATUS_OK;

@@ -73,7 +73,8 @@ static enum status sync_path(const char *path, struct error *error)
 }
 
 // Makes what the database says last, before anybody is told of it and files are removed by it: a process that was killed may have left a commit
-// that was never synced. A checkpoint writes it once more, so that it lasts even if the sync of that process has failed; for that a disk may be too full.
+// that was never synced. A checkpoint writes it once more, so that it lasts even if the sync of that process has failed; for that a disk may be
+// too full.
 static enum status sync_database(struct batch_store *store, struct error *error)
 {
     char path[BATCH_PATH_BYTES];
