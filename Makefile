@@ -373,9 +373,9 @@ packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)
 
 # --- check it ------------------------------------------------------------------------------------------------------------
-check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests (under 10 minutes on two cores)
+check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests, and failure schedules (under 10 minutes on two cores)
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model CUDA_ARCH='$(firstword $(CUDA_ARCH))'
-	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
+	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration sim e2e
 
 check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
 	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(GPU_TEST))

@@ -68,6 +68,7 @@ step "build" make -j"$jobs" programs venv model
 [ "$mode" = sample ] || step "shares of make check" tests/run.py --shares
 groups build e2e-full
 [ "$mode" = sample ] || groups build unit kernels # all cases of which `make check` takes a sample
+[ "$mode" = sample ] || step "failure schedules for ten minutes" build/tests/sim/mesh --seconds 600 --from "${FD_SEED}500000"
 step "$workloads workloads" env FD_WORKLOADS=$workloads build/tests/unit/test_sched_workloads
 if has_turn 0; then
     step "build for fuzzing" make -j"$jobs" fuzz
@@ -75,7 +76,7 @@ if has_turn 0; then
 fi
 if has_turn 1; then
     step "build with AddressSanitizer" make -j"$jobs" SAN=address programs
-    ASAN_OPTIONS=detect_leaks=1 sanitized build-address unit kernels integration e2e-sanitizer
+    ASAN_OPTIONS=detect_leaks=1 FD_SIM_SEEDS=500 sanitized build-address unit kernels integration sim e2e-sanitizer
 fi
 if has_turn 2; then
     step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs

@@ -120,7 +120,7 @@ static uint32_t played_held(const struct backend *of, struct kv_held *held, uint
 {
     (void)of;
     if (capacity)
-        held[0] = (struct kv_held){1, 20, 20, 0};
+        held[0] = (struct kv_held){.sequence = 1, .positions = 20, .certain = 20};
     return 1;
 }
 static uint64_t played_page_bytes(const struct backend *of) { return of ? PAGE_BYTES : 0; }

@@ -33,15 +33,25 @@ static const struct node *node_of(enum node_kind kind, const char *name)
     return NULL;
 }
 
+// Returns the node that holds a place's pages. NULL: several do, or it is not there.
+static const struct node *holder_of(const struct place_view *place)
+{
+    if (place->name[0])
+        return node_of(NODE_WORKER, place->name);
+    return mesh_settings.stages == 1 && mesh_settings.pool_bytes ? node_of(NODE_S_PART, NULL) : NULL;
+}
+
 // A holder has no pages that the ledger does not count: those of sequences, kept ones, and releases that it has not answered.
 static bool ledger_holds(const struct node *scheduler, char *out, size_t out_bytes)
 {
     struct place_view place;
 
     for (uint32_t i = 0; scheduler_place(scheduler, i, &place); i++) {
-        const struct node *worker = place.name[0] && place.up && place.settled ? node_of(NODE_WORKER, place.name) : NULL;
-        const uint32_t held = worker && worker->up && !worker->stopped ? worker_pages_used(worker) : 0;
-        REST(held <= place.pages_used, "%s holds %u pages, the ledger says %u", place.name, held, place.pages_used);
+        const struct node *holder = holder_of(&place);
+        if (!place.up || !place.settled || !holder || !holder->up || holder->stopped)
+            continue;
+        const uint32_t held = holder->kind == NODE_WORKER ? worker_pages_used(holder) : s_part_pages_used(holder);
+        REST(held <= place.pages_used, "%s holds %u pages, the ledger says %u", holder->name, held, place.pages_used);
     }
     return true;
 }

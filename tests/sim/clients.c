@@ -31,15 +31,17 @@ static struct {
     uint32_t count;
 } clients;
 
-static char *expected[KINDS];
+static char *expected[2 * KINDS]; // [real_draw * KINDS + kind]
 
-const char *clients_expected(uint32_t kind) { return expected[kind]; }
+const char *clients_expected(uint32_t kind, bool real_draw) { return expected[real_draw * KINDS + kind]; }
 
-void clients_learn(uint32_t kind, const char *answer)
+void clients_learn(uint32_t kind, bool real_draw, const char *answer)
 {
-    world_free(expected[kind]);
-    expected[kind] = world_alloc(strlen(answer) + 1);
-    memcpy(expected[kind], answer, strlen(answer));
+    char **slot = &expected[real_draw * KINDS + kind];
+
+    world_free(*slot);
+    *slot = world_alloc(strlen(answer) + 1);
+    memcpy(*slot, answer, strlen(answer));
 }
 
 const char *clients_answer(uint32_t index) { return clients.of[index].answer; }
@@ -251,7 +253,7 @@ bool clients_failed(char *out, size_t out_bytes)
 {
     for (uint32_t i = 0; i < clients.count; i++) {
         const struct client *client = &clients.of[i];
-        const char *wanted = expected[client->plan.kind];
+        const char *wanted = clients_expected(client->plan.kind, mesh_settings.real_draw);
         if (client->left)
             continue;
         if (!client->answered)

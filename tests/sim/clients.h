@@ -30,8 +30,8 @@ uint32_t clients_answered(void);
 void clients_end(void);
 
 // The answer to a request of that kind where nothing fails. NULL: not known yet.
-const char *clients_expected(uint32_t kind);
-void clients_learn(uint32_t kind, const char *answer); // copies
-const char *clients_answer(uint32_t index);            // NULL: none yet
+const char *clients_expected(uint32_t kind, bool real_draw);
+void clients_learn(uint32_t kind, bool real_draw, const char *answer); // copies
+const char *clients_answer(uint32_t index);                            // NULL: none yet
 
 #endif

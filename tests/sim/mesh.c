@@ -48,7 +48,7 @@ static struct shared {
     _Atomic uint64_t done, failed, hash;
     char failures[JOBS_MAX][TEXT_BYTES]; // of a slot's latest try
     struct slot slots[JOBS_MAX];
-    char answers[KINDS][ANSWER_BYTES]; // "": not known
+    char answers[2 * KINDS][ANSWER_BYTES]; // "": not known
 } * shared;
 
 static struct settings {
@@ -66,17 +66,17 @@ static volatile sig_atomic_t stopped; // by a signal
 // --- a run
 
 // Learns what a request of that kind should get.
-static bool learn(uint32_t kind)
+static bool learn(uint32_t kind, bool real_draw)
 {
     static struct schedule alone;
 
-    schedule_alone(kind, &alone);
+    schedule_alone(kind, real_draw, &alone);
     const char *failure = schedule_run(&alone);
     if (failure || !clients_answer(0)) {
         fprintf(stderr, "a request of kind %u alone fails: %s\n", kind, failure ? failure : "no answer");
         return false;
     }
-    clients_learn(kind, clients_answer(0));
+    clients_learn(kind, real_draw, clients_answer(0));
     clients_end();
     return true;
 }
@@ -471,10 +471,10 @@ static int run_seeds(void)
 static void work_learn(void *arg)
 {
     (void)arg;
-    for (uint32_t kind = 0; kind < KINDS; kind++) {
-        if (!learn(kind))
+    for (uint32_t i = 0; i < 2 * KINDS; i++) {
+        if (!learn(i % KINDS, i >= KINDS))
             _exit(1);
-        const int bytes = snprintf(shared->answers[kind], ANSWER_BYTES, "%s", clients_expected(kind));
+        const int bytes = snprintf(shared->answers[i], ANSWER_BYTES, "%s", clients_expected(i % KINDS, i >= KINDS));
         assert_always(bytes < ANSWER_BYTES);
     }
 }
@@ -488,8 +488,8 @@ static bool learn_all(void)
             fprintf(stderr, "mesh: what requests should get is not known: %s\n", why);
         return false;
     }
-    for (uint32_t kind = 0; kind < KINDS; kind++)
-        clients_learn(kind, shared->answers[kind]);
+    for (uint32_t i = 0; i < 2 * KINDS; i++)
+        clients_learn(i % KINDS, i >= KINDS, shared->answers[i]);
     return true;
 }
 

@@ -67,6 +67,10 @@ static void begin_fault(const struct fault *fault)
         world_say("a bit from %s to %s is wrong", a->name, b->name);
         network_flip(a, b);
         break;
+    case FAULT_DOUBLE:
+        world_say("a message from %s to %s comes twice", a->name, b->name);
+        network_double(a, b);
+        break;
     case FAULT_CLOCK:
         world_say("the clock of %s leaps by %.0f s", a->name, (double)fault->value * 1e-9);
         a->wall_ns += fault->value;

@@ -10,7 +10,8 @@ enum { NODES_OTHERS = 1 }; // before the s-parts: the scheduler
 static const char *const fault_names[FAULT_KINDS] = {
     [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish", [FAULT_STOP] = "stop",     [FAULT_PART] = "part",
     [FAULT_PART_WAY] = "part-way", [FAULT_CUT] = "cut",       [FAULT_DELAY] = "delay",   [FAULT_SLOW] = "slow",
-    [FAULT_FLIP] = "flip",         [FAULT_CLOCK] = "clock",   [FAULT_MEMORY] = "memory", [FAULT_DRAIN] = "drain"};
+    [FAULT_FLIP] = "flip",         [FAULT_CLOCK] = "clock",   [FAULT_DOUBLE] = "double", [FAULT_MEMORY] = "memory",
+    [FAULT_DRAIN] = "drain"};
 
 // --- from a seed
 
@@ -36,6 +37,7 @@ static void make_mesh(uint64_t *random, struct schedule *s)
                                      .draft_tokens = below(random, 2) ? 4 : 0,
                                      .stages = below(random, 4) ? 1 : 2,
                                      .prefix_cache = below(random, 4) > 0,
+                                     .real_draw = below(random, 10) == 0,
                                      .segment_ns = between(random, 20000, 2 * MS_NS)};
     static const uint64_t pools[] = {0, 0, 1 << 16, 1 << 18, 1 << 20};
     s->mesh.pool_bytes = pools[below(random, ARRAY_COUNT(pools))];
@@ -76,9 +78,9 @@ static uint32_t any_other(uint64_t *random, const struct schedule *s, uint32_t a
 
 static struct fault make_fault(uint64_t *random, const struct schedule *s, uint64_t at_ns)
 {
-    static const enum fault_kind often[] = {FAULT_KILL,     FAULT_KILL,   FAULT_KILL,  FAULT_VANISH, FAULT_STOP, FAULT_PART,
-                                            FAULT_PART_WAY, FAULT_CUT,    FAULT_CUT,   FAULT_DELAY,  FAULT_SLOW, FAULT_FLIP,
-                                            FAULT_CLOCK,    FAULT_MEMORY, FAULT_DRAIN, FAULT_MEMORY};
+    static const enum fault_kind often[] = {FAULT_KILL,     FAULT_KILL,   FAULT_KILL,  FAULT_VANISH, FAULT_STOP,  FAULT_PART,
+                                            FAULT_PART_WAY, FAULT_CUT,    FAULT_CUT,   FAULT_DELAY,  FAULT_SLOW,  FAULT_FLIP,
+                                            FAULT_CLOCK,    FAULT_MEMORY, FAULT_DRAIN, FAULT_MEMORY, FAULT_DOUBLE};
     struct fault fault = {
         .at_ns = at_ns, .kind = often[below(random, ARRAY_COUNT(often))], .for_ns = between(random, 20 * MS_NS, 20 * S_NS)};
 
@@ -127,7 +129,7 @@ void schedule_make(uint64_t seed, struct schedule *out)
     make_faults(&random, span_ns, out);
 }
 
-void schedule_alone(uint32_t kind, struct schedule *out)
+void schedule_alone(uint32_t kind, bool real_draw, struct schedule *out)
 {
     *out = (struct schedule){.seed = 1,
                              .mesh = {.max_queue = 4,
@@ -135,6 +137,7 @@ void schedule_alone(uint32_t kind, struct schedule *out)
                                       .mini_batches = 1,
                                       .stages = 1,
                                       .batches = 1,
+                                      .real_draw = real_draw,
                                       .pool_bytes = 1 << 20,
                                       .worker_bytes = 1 << 20,
                                       .segment_ns = 50000},
@@ -152,8 +155,8 @@ void schedule_write(const struct schedule *s, FILE *file)
     const struct mesh_settings *m = &s->mesh;
 
     fprintf(file, "seed %llu\n", (unsigned long long)s->seed);
-    fprintf(file, "mesh %u %u %u %u %u %u %u %d %llu %llu %llu\n", m->max_queue, m->max_batch, m->mini_batches, m->chunk,
-            m->draft_tokens, m->stages, m->batches, m->prefix_cache, (unsigned long long)m->pool_bytes,
+    fprintf(file, "mesh %u %u %u %u %u %u %u %d %d %llu %llu %llu\n", m->max_queue, m->max_batch, m->mini_batches, m->chunk,
+            m->draft_tokens, m->stages, m->batches, m->prefix_cache, m->real_draw, (unsigned long long)m->pool_bytes,
             (unsigned long long)m->worker_bytes, (unsigned long long)m->segment_ns);
     fprintf(file, "nodes %u %u %u\n", s->workers, s->gateways, s->late_worker);
     fprintf(file, "network %llu %llu %llu %u\n", (unsigned long long)s->latency_ns, (unsigned long long)s->jitter_ns,
@@ -195,7 +198,7 @@ static bool read_line(const char *word, FILE *file, struct schedule *s)
 {
     struct mesh_settings *m = &s->mesh;
     unsigned long long a, b, c;
-    int flag;
+    int flag, real;
 
     if (!strcmp(word, "seed")) {
         const bool read = fscanf(file, "%llu", &a) == 1;
@@ -203,9 +206,10 @@ static bool read_line(const char *word, FILE *file, struct schedule *s)
         return read;
     }
     if (!strcmp(word, "mesh")) {
-        const bool read = fscanf(file, "%u %u %u %u %u %u %u %d %llu %llu %llu", &m->max_queue, &m->max_batch, &m->mini_batches,
-                                 &m->chunk, &m->draft_tokens, &m->stages, &m->batches, &flag, &a, &b, &c) == 11;
+        const bool read = fscanf(file, "%u %u %u %u %u %u %u %d %d %llu %llu %llu", &m->max_queue, &m->max_batch, &m->mini_batches,
+                                 &m->chunk, &m->draft_tokens, &m->stages, &m->batches, &flag, &real, &a, &b, &c) == 12;
         m->prefix_cache = flag;
+        m->real_draw = real;
         m->pool_bytes = a;
         m->worker_bytes = b;
         m->segment_ns = c;

@@ -18,6 +18,7 @@ enum fault_kind {
     FAULT_CUT,      // the connections between a and b end after `value` more bytes
     FAULT_DELAY,    // from a to b messages take `value` ns more for `for`
     FAULT_SLOW,     // each turn of a takes `value` ns for `for`
+    FAULT_DOUBLE,   // the next message from a to b comes twice
     FAULT_FLIP,     // a bit of the next message's head from a to b is wrong
     FAULT_CLOCK,    // a's wall clock is `value` ns ahead (or behind) from then on
     FAULT_MEMORY,   // a's `value`-th allocation from then on fails
@@ -47,7 +48,7 @@ struct schedule {
 
 void schedule_make(uint64_t seed, struct schedule *out);
 // One request of that kind, in a mesh without faults and workers.
-void schedule_alone(uint32_t kind, struct schedule *out);
+void schedule_alone(uint32_t kind, bool real_draw, struct schedule *out);
 void schedule_write(const struct schedule *schedule, FILE *file);
 bool schedule_read(FILE *file, struct schedule *out); // what schedule_write() wrote
 

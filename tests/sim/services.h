@@ -13,6 +13,7 @@ struct mesh_settings {
     uint32_t stages;                                                  // s-parts of a pipeline; 1: none
     uint32_t batches;                                                 // mini-batches that s-parts have memory for
     bool prefix_cache;
+    bool real_draw; // the s-part's own sampling: otherwise a token is a hash of its row's logits
     uint64_t pool_bytes, worker_bytes;
     uint64_t segment_ns; // what a segment takes
 };

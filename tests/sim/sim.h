@@ -113,7 +113,8 @@ void network_step(void); // what is due at world.now_ns
 // Cuts connections between two nodes after so many more bytes of either direction; flips a bit in the head of the next message.
 void network_cut(const struct node *a, const struct node *b, uint64_t after_bytes);
 void network_flip(const struct node *from, const struct node *to);
-void network_calm(void); // cuts and wrong bits that have not come yet do not come
+void network_double(const struct node *from, const struct node *to); // the next message comes twice
+void network_calm(void);                                             // cuts and wrong bits that have not come yet do not come
 uint32_t network_links(void);
 
 // --- services.c

@@ -58,6 +58,7 @@ struct wire {
     struct stream to[2];  // to[i]: towards node[i]
     uint64_t cut_after;   // bytes; UINT64_MAX: is not cut
     uint32_t flip_from;   // the next message of this end arrives with a wrong bit; 2: none does
+    uint32_t double_from; // likewise: comes twice
 };
 
 struct dial {
@@ -147,6 +148,10 @@ static void pump(struct link *link)
             const uint64_t bit = world_below(FRAME_HEAD * 8);
             frame->wire[bit / 8] ^= (unsigned char)(1u << bit % 8);
             wire->flip_from = 2;
+        }
+        if (wire->double_from == link->end) {
+            put_piece(stream, frame->wire, bytes, due_ns);
+            wire->double_from = 2;
         }
         const size_t first = network.split && !world_below(network.split) ? 1 + world_below(bytes - 1) : bytes;
         put_piece(stream, frame->wire, first, due_ns);
@@ -418,7 +423,8 @@ static void dial_step(struct dial *dial)
         return;
     }
     struct wire *wire = world_alloc(sizeof *wire);
-    *wire = (struct wire){.next = net.wires, .node = {port->node, listener->node}, .cut_after = UINT64_MAX, .flip_from = 2};
+    *wire = (struct wire){
+        .next = net.wires, .node = {port->node, listener->node}, .cut_after = UINT64_MAX, .flip_from = 2, .double_from = 2};
     net.wires = wire;
     world_note("link", port->node->index, listener->node->index);
     if (!open_end(wire, port, 0)) {
@@ -602,6 +608,14 @@ void network_calm(void)
 {
     for (struct wire *wire = net.wires; wire; wire = wire->next) {
         wire->cut_after = UINT64_MAX;
-        wire->flip_from = 2;
+        wire->flip_from = wire->double_from = 2;
     }
+}
+
+void network_double(const struct node *from, const struct node *to)
+{
+    for (struct wire *wire = net.wires; wire; wire = wire->next)
+        for (uint32_t end = 0; end < 2; end++)
+            if (wire->node[end] == from && wire->node[1 - end] == to)
+                wire->double_from = end;
 }
