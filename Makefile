@@ -56,7 +56,7 @@ SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 SIM      := $(BUILD)/tests/sim/mesh
 SIM_OBJ  := $(patsubst tests/sim/%.c,$(BUILD)/obj/tests/sim/%.o,$(wildcard tests/sim/*.c)) $(BUILD)/obj/sim/frame.o
 SIM_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf mmap munmap madvise eventfd close ppoll clock_gettime getrandom \
-    pthread_create rpc_loop_run cpu_count_usable memory_plan_check log_write exchange_is_local generate_accepted places_free_unclaimed
+    pthread_create rpc_loop_run cpu_count_usable memory_plan_check log_write exchange_is_local generate_accepted places_free_unclaimed attend_free
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
 NVCC      := $(wildcard $(CUDA_HOME)/bin/nvcc)
@@ -408,7 +408,7 @@ images: ## build the images of all services with docker or podman (ARGS="kv-work
 check-deploy: packages-deploy model ## build the images, start them by compose and as pods, change them under load (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL) $(SIM)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) $(FUZZ_LINKED) cuda) ## build the programs, all tests and benches
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL) $(SIM) $(SIM_DISK)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) $(FUZZ_LINKED) cuda) ## build the programs, all tests and benches
 libs: $(LIB)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 

@@ -4,7 +4,7 @@
   tests/run.py [--build DIR] [--venv DIR] [--jobs N] [--only ITEM,ITEM | --changed REVISION] [--repeat N] [--beside-load] [--fail-fast] GROUP...
 
 Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (short runs of
-DIR/tests/fuzz from the committed corpus), sim (DIR/tests/sim: failure schedules of the mesh in one process), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
+DIR/tests/fuzz from the committed corpus), sim (DIR/tests/sim: failure schedules of the mesh in one process, and of disks), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
 
 An item is a script, a program or a file of pytest. Tests marked `alone` need all cores and run last, one after the other.
 An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine by then (tests/e2e/pace.py): what
@@ -197,11 +197,17 @@ def items_of(group, build, venv):
     return items or [Item(group, "build", ["sh", "-c", f"echo no test program of {group} was built; exit 1"])]
 
 
+# Seeds that found what few do: results that were taken for synced, and old bytes amid new lines.
+DISK_KEPT = ("2870", "5172", "22239")
+
+
 def sim_items(build):
     """Schedules that failed once, and new ones: other seeds at each commit, as many as FD_SIM_SEEDS says."""
     mesh, count = f"{build}/tests/sim/mesh", os.environ.get("FD_SIM_SEEDS", "3000")
     return [Item("sim", "kept", [mesh, "--replay", *sorted(glob.glob("tests/sim/kept/*.txt"))]),
-            Item("sim", "mesh", [mesh, "--seeds", count, "--from", str(seed() * 1000000), "--jobs", "1"])]
+            Item("sim", "mesh", [mesh, "--seeds", count, "--from", str(seed() * 1000000), "--jobs", "1"]),
+            *(Item("sim", f"disk-{known}", [f"{build}/tests/sim/disk", "--from", known, "--seeds", "1"]) for known in DISK_KEPT),
+            Item("sim", "disk", [f"{build}/tests/sim/disk", "--seeds", "1000", "--from", str(seed() * 1000000)])]
 
 
 def fuzz_item(name, path):

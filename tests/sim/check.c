@@ -98,6 +98,14 @@ bool check_rest(char *out, size_t out_bytes)
     return places_rest(node_of(NODE_SCHEDULER, NULL), out, out_bytes);
 }
 
+void check_free(const char *place, uint64_t sequence)
+{
+    const struct node *scheduler = node_of(NODE_SCHEDULER, NULL);
+
+    if (scheduler->up && scheduler_uses(scheduler, place, sequence))
+        check_note("%llx is freed at %s while a step uses it", (unsigned long long)sequence, place[0] ? place : "the local pool");
+}
+
 void check_log(const char *id, const char *text)
 {
     static const char *const impossible[] = {"API-LOG-GAP", "MOVE-REFUSED", "MESSAGES-LEFT"};

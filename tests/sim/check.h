@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/base/status.h"
 
@@ -12,6 +13,7 @@ void check_begin(void);
 bool check_always(void *arg);
 const char *check_failure(void);                            // NULL: nothing is wrong
 void check_note(const char *format, ...) PRINTF_LIKE(1, 2); // something is wrong
+void check_free(const char *place, uint64_t sequence);      // its pages are freed there, right now
 void check_log(const char *id, const char *text);           // a line of a log: some say that a service has seen what cannot be
 // Returns whether nothing is under way and nothing is left of what was; if not, `out` says what.
 bool check_rest(char *out, size_t out_bytes);

@@ -8,12 +8,20 @@
 
 #include "kernels/backend/backend.h"
 #include "services/s-part/s_part.h"
+#include "tests/sim/check.h"
 #include "tests/sim/services.h"
 
 enum { LETTERS_FROM = 100, LETTERS = 3 };
 
 static struct backend_ops ops; // backend_cpu's, with some replaced
 static float logits_of_step[SIM_ROWS * 2][SIM_VOCAB];
+
+static void sim_release(struct backend *backend, uint64_t sequence)
+{
+    if (mesh_settings.stages == 1)
+        check_free("", sequence);
+    backend_cpu.pool_release(backend, sequence);
+}
 
 // Few tokens, so that guesses from earlier text are often right.
 static uint32_t draw(const struct backend_sample *sample, const float *logits)
@@ -101,6 +109,7 @@ static enum status start(struct node *node, struct error *error)
     ops = backend_cpu;
     ops.head = sim_head;
     ops.segment = sim_segment;
+    ops.pool_release = sim_release;
     if (!status)
         s_part->engine.ops = &ops;
     return status;

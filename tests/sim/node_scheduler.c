@@ -187,3 +187,17 @@ bool scheduler_place(const struct node *node, uint32_t index, struct place_view 
     out->pages_total = info.pages_total;
     return true;
 }
+
+bool scheduler_uses(const struct node *node, const char *name, uint64_t sequence)
+{
+    const struct scheduler *scheduler = node->service;
+
+    look_at_places(node, scheduler);
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
+        const struct place *place = &scheduler->places.of[i];
+        const char *own = place->kind == SCHED_KV_WORKER ? place->worker.name : "";
+        if (!strcmp(own, name) && place->member->up)
+            return is_in_use(scheduler, sequence, i);
+    }
+    return false;
+}

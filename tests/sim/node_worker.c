@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "services/kv-worker/worker.h"
+#include "tests/sim/check.h"
 #include "tests/sim/services.h"
 
 static enum status start(struct node *node, struct error *error)
@@ -64,4 +65,13 @@ bool worker_drain(struct node *node)
         return false;
     control_drain(worker);
     return true;
+}
+
+// The linker puts it before the worker's own.
+void __real_attend_free(struct worker *worker, uint64_t sequence);
+void __wrap_attend_free(struct worker *worker, uint64_t sequence);
+void __wrap_attend_free(struct worker *worker, uint64_t sequence)
+{
+    check_free(worker->settings.name, sequence);
+    __real_attend_free(worker, sequence);
 }

@@ -38,7 +38,7 @@ static void make_mesh(uint64_t *random, struct schedule *s)
                                      .stages = below(random, 4) ? 1 : 2,
                                      .prefix_cache = below(random, 4) > 0,
                                      .real_draw = below(random, 10) == 0,
-                                     .segment_ns = between(random, 20000, 2 * MS_NS)};
+                                     .segment_ns = between(random, 20000, 10 * MS_NS)};
     static const uint64_t pools[] = {0, 0, 1 << 16, 1 << 18, 1 << 20};
     s->mesh.pool_bytes = pools[below(random, ARRAY_COUNT(pools))];
     s->mesh.batches = 2 * s->mesh.stages;
@@ -78,9 +78,10 @@ static uint32_t any_other(uint64_t *random, const struct schedule *s, uint32_t a
 
 static struct fault make_fault(uint64_t *random, const struct schedule *s, uint64_t at_ns)
 {
-    static const enum fault_kind often[] = {FAULT_KILL,     FAULT_KILL,   FAULT_KILL,  FAULT_VANISH, FAULT_STOP,  FAULT_PART,
-                                            FAULT_PART_WAY, FAULT_CUT,    FAULT_CUT,   FAULT_DELAY,  FAULT_SLOW,  FAULT_FLIP,
-                                            FAULT_CLOCK,    FAULT_MEMORY, FAULT_DRAIN, FAULT_MEMORY, FAULT_DOUBLE};
+    static const enum fault_kind often[] = {FAULT_KILL,  FAULT_KILL,     FAULT_KILL,   FAULT_VANISH, FAULT_STOP,
+                                            FAULT_PART,  FAULT_PART_WAY, FAULT_CUT,    FAULT_CUT,    FAULT_DELAY,
+                                            FAULT_SLOW,  FAULT_FLIP,     FAULT_CLOCK,  FAULT_MEMORY, FAULT_DRAIN,
+                                            FAULT_DRAIN, FAULT_DRAIN,    FAULT_MEMORY, FAULT_DOUBLE};
     struct fault fault = {
         .at_ns = at_ns, .kind = often[below(random, ARRAY_COUNT(often))], .for_ns = between(random, 20 * MS_NS, 20 * S_NS)};
 
@@ -110,11 +111,16 @@ static void make_faults(uint64_t *random, uint64_t span_ns, struct schedule *s)
 
     s->fault_count = counts[below(random, ARRAY_COUNT(counts))];
     for (uint32_t i = 0; i < s->fault_count; i++) {
-        // often two at once, or one while the mesh recovers from another
+        // often two at once, one while the mesh recovers from another, or one while a request is computed
         const uint64_t before_ns = i ? s->faults[i - 1].at_ns : 0;
-        const uint64_t at_ns = i && below(random, 3) == 0 ? before_ns + between(random, 1000, 3 * S_NS)
-                                                          : 200 * MS_NS + below(random, span_ns);
+        const struct client_plan *client = &s->clients[below(random, s->client_count)];
+        const uint64_t how = below(random, 4);
+        const uint64_t at_ns = how == 0 && i ? before_ns + between(random, 1000, 3 * S_NS)
+                               : how <= 2    ? client->at_ns + between(random, MS_NS, S_NS)
+                                             : 200 * MS_NS + below(random, span_ns);
         s->faults[i] = make_fault(random, s, at_ns);
+        if (s->faults[i].kind == FAULT_DRAIN && below(random, 2)) // who leaves while pages are handed over
+            s->clients[client - s->clients].leaves_ns = MAX(at_ns, client->at_ns) + between(random, MS_NS / 4, 200 * MS_NS);
     }
 }
 

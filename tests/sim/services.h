@@ -60,6 +60,10 @@ struct place_view {
 };
 bool scheduler_place(const struct node *node, uint32_t index, struct place_view *out);
 
+// Returns whether a step that is not answered has rows of the sequence at the place of that name ("": the local pool), and the place has been up since
+// it was sent.
+bool scheduler_uses(const struct node *node, const char *name, uint64_t sequence);
+
 // node_worker.c
 uint32_t worker_pages_used(const struct node *node);
 bool worker_drain(struct node *node); // begins to; false: it does already

@@ -52,6 +52,9 @@ static uint64_t number_in(const struct batch_job *job, const char *id)
     return strcmp(id, wanted) == 0 && number <= job->max_lines ? number : 0;
 }
 
+// Cuts off what lies behind the bytes. Synced, so that after a power cut none of it is amid the lines that come in its place.
+static bool cut(int fd, uint64_t bytes, bool is_there) { return ftruncate(fd, (off_t)bytes) == 0 && (!is_there || fsync(fd) == 0); }
+
 // Takes the results that are there, and cuts the file where they end.
 static enum status take_results(struct batch_job *job, struct batch_store *store, int fd, uint64_t *bytes_out, struct error *error)
 {
@@ -80,7 +83,7 @@ static enum status take_results(struct batch_job *job, struct batch_store *store
     end = lseek(fd, 0, SEEK_END);
     if (end > (off_t)*bytes_out)
         log_info("BATCH-RESULTS-CUT", "batch=%s bytes=%llu", job->record.id, (unsigned long long)*bytes_out);
-    if (ftruncate(fd, (off_t)*bytes_out) != 0)
+    if (!cut(fd, *bytes_out, end > (off_t)*bytes_out))
         return error_set(error, STATUS_UNAVAILABLE, "the results cannot be written: %s", strerror(errno));
     if (end > (off_t)*bytes_out)
         batch_store_release(store, job->record.tenant, (uint64_t)end - *bytes_out);
@@ -283,13 +286,10 @@ enum batch_next batch_job_next(struct batch_job *job, uint64_t *number, struct b
 }
 
 // --- results -------------------------------------------------------------------------------------------------------
-// Cuts off what is behind the bytes. False: it stays there for now; errno.
-static bool cut_torn(struct batch_job *job, int fd, uint64_t bytes, struct batch_trouble *trouble)
+// Cuts off a part of a line. False: it stays there for now; errno.
+static bool cut_torn(int fd, uint64_t bytes, struct batch_trouble *trouble)
 {
-    if (trouble->torn)
-        trouble->torn = ftruncate(fd, (off_t)bytes) != 0;
-    if (trouble->torn)
-        log_error("BATCH-RESULTS-TORN", "batch=%s", job->record.id);
+    trouble->torn = trouble->torn && !cut(fd, bytes, true);
     return !trouble->torn;
 }
 
@@ -302,7 +302,7 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
     struct text text = {0};
     bool ok;
 
-    if (!cut_torn(job, fd, *file_bytes, trouble))
+    if (!cut_torn(fd, *file_bytes, trouble))
         return false;
     batch_result_write(&text, result);
     ok = !text.failed && set_bit(&job->done, number);
@@ -311,7 +311,8 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
         int reason = errno;
         job->done.words[number / 64] &= ~(1ull << (number % 64));
         trouble->torn = true;
-        (void)cut_torn(job, fd, *file_bytes, trouble);
+        if (!cut_torn(fd, *file_bytes, trouble))
+            log_error("BATCH-RESULTS-TORN", "batch=%s", job->record.id);
         errno = reason;
         ok = false;
     }
@@ -355,15 +356,14 @@ static bool write_again(int fd, const char *path, uint64_t bytes)
 
 // A file that nothing was written to is no result. After a sync that has failed the kernel takes for written what it could not write, so that another
 // one alone would say that all is well.
-static bool settle(struct batch_job *job, struct batch_store *store, int fd, const char *id, uint64_t bytes,
-                   struct batch_trouble *trouble)
+static bool settle(struct batch_store *store, int fd, const char *id, uint64_t bytes, struct batch_trouble *trouble)
 {
     char path[BATCH_PATH_BYTES];
 
     batch_store_path(store, id, false, path);
     if (bytes == 0)
         return unlink(path) == 0 || errno == ENOENT;
-    if (!cut_torn(job, fd, bytes, trouble))
+    if (!cut_torn(fd, bytes, trouble))
         return false;
     trouble->unsynced = (trouble->unsynced && !write_again(fd, path, bytes)) || fsync(fd) != 0;
     return !trouble->unsynced;
@@ -387,8 +387,8 @@ enum status batch_job_end(struct batch_job *job, struct batch_store *store, stru
     }
     record->has_output = job->output_bytes > 0;
     record->has_errors = job->errors_bytes > 0;
-    if (!settle(job, store, job->output, record->output, job->output_bytes, &job->output_trouble) ||
-        !settle(job, store, job->errors, record->errors, job->errors_bytes, &job->errors_trouble))
+    if (!settle(store, job->output, record->output, job->output_bytes, &job->output_trouble) ||
+        !settle(store, job->errors, record->errors, job->errors_bytes, &job->errors_trouble))
         return error_set(error, STATUS_UNAVAILABLE, "results: %s", strerror(errno));
     return batch_store_end_batch(store, record, job->output_bytes, job->errors_bytes, error);
 }
