@@ -199,12 +199,12 @@ FAULTS = [
     Fault("sim-old-list", "services/scheduler/claims.c", "if (positions > held.first && sched_awaits_rebuild(scheduler->core.sched, held.sequence) &&",
           "if (positions > held.first &&", "sim/mesh"),
     # Positions whose tokens were guessed are taken for certain.
-    Fault("sim-drafts-certain", "services/scheduler/claims.c", "return MIN(held->positions, MAX(held->certain, log->prompt_count));", "return held->positions;",
+    Fault("sim-drafts-certain", "services/scheduler/claims.c", "return MIN(held->positions, MAX(held->certain, log->prompt_count));", "return log ? held->positions : 0;",
           "sim/mesh"),
     # A stage takes rows of another term.
     Fault("sim-term", "services/s-part/engine/calls.c", "!stage->term || step.forward.term != stage->term ||", "!stage->term ||", "sim/mesh"),
     # A place that has come back is asked to free what was handed over before it went.
-    Fault("sim-stay", "services/scheduler/places.c", "if (place->member->up && place->member->stay == stay)", "if (place->member->up)", "sim/mesh"),
+    Fault("sim-stay", "services/scheduler/places.c", "if (place->member->up && place->member->stay == stay)", "if (place->member->up && stay)", "sim/mesh"),
     # Pages that a place was to free when it went down are still to be freed when it is back.
     Fault("sim-frees-left", "services/scheduler/places.c",
           "    for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)\n        scheduler->frees.waiting--;\n    report_free(place, &place->frees.to_free);\n",

@@ -78,7 +78,7 @@ static uint64_t kind_number(uint32_t kind, uint64_t salt)
 // Some begin as others, so that pages can be shared; a few are long enough for extents.
 static void write_body(uint32_t kind, char *out, size_t out_bytes)
 {
-    static const uint32_t lengths[] = {5, 17, 33, 48, 70, 100, 40, 600}, answers[] = {1, 6, 12, 20, 30, 8};
+    static const uint32_t lengths[] = {5, 17, 33, 48, 70, 100, 40, 600}, answers[] = {1, 8, 24, 48, 80, 120};
     static const char *const forms[] = {",\"guided_regex\":\"(abc|bca|cab)*x\"",
                                         ",\"guided_choice\":[\"abcabc\",\"bcabca\",\"cab\"]"};
     const uint32_t family = kind / 4, prompt = lengths[kind_number(kind, 1) % ARRAY_COUNT(lengths)],

@@ -36,7 +36,7 @@ static uint32_t draw(const struct backend_sample *sample, const float *logits)
     }
     hash ^= hash >> 32;
     if (!sample->allowed)
-        return hash % 61 == 0 ? 0 : LETTERS_FROM + (uint32_t)(hash >> 8) % LETTERS;
+        return hash % 251 == 0 ? 0 : LETTERS_FROM + (uint32_t)(hash >> 8) % LETTERS;
     for (uint32_t i = 0; i < SIM_VOCAB; i++)
         allowed += sample->allowed[i / 32] >> i % 32 & 1;
     uint32_t chosen = allowed ? (uint32_t)(hash % allowed) : 0;
@@ -134,6 +134,10 @@ static bool rests(const struct node *node, char *out, size_t out_bytes)
     const struct s_part *s_part = node->service;
 
     REST(member_is_registered(s_part->control.member), "%s is not registered", node->name);
+    REST(!sequence_table_count(s_part->engine.sequences), "%s has %u samplers", node->name,
+         sequence_table_count(s_part->engine.sequences));
+    REST(!s_part->engine.pool.call_count && !s_part->engine.pool.deferred_ids.count, "%s has pages to release", node->name);
+    REST(!s_part->engine.pool.handover.fetches && !s_part->engine.pool.handover.copies, "%s hands pages over", node->name);
     for (uint32_t i = 0; i < s_part->engine.batches.count; i++)
         REST(s_part->engine.batches.of[i].state == BATCH_IDLE && !s_part->engine.batches.of[i].queue.count, "%s has a step",
              node->name);

@@ -46,6 +46,7 @@ static bool rests(const struct node *node, char *out, size_t out_bytes)
     const struct worker *worker = node->service;
 
     REST(member_is_registered(worker->control.member), "%s is not registered", node->name);
+    REST(!worker->handover.fetches && !worker->handover.copies, "%s hands pages over", node->name);
     return true;
 }
 

@@ -38,7 +38,7 @@ static void make_mesh(uint64_t *random, struct schedule *s)
                                      .stages = below(random, 4) ? 1 : 2,
                                      .prefix_cache = below(random, 4) > 0,
                                      .real_draw = below(random, 10) == 0,
-                                     .segment_ns = between(random, 20000, 10 * MS_NS)};
+                                     .segment_ns = between(random, 100000, 10 * MS_NS)};
     static const uint64_t pools[] = {0, 0, 1 << 16, 1 << 18, 1 << 20};
     s->mesh.pool_bytes = pools[below(random, ARRAY_COUNT(pools))];
     s->mesh.batches = 2 * s->mesh.stages;
@@ -56,7 +56,7 @@ static void make_mesh(uint64_t *random, struct schedule *s)
 
 static void make_clients(uint64_t *random, uint64_t span_ns, struct schedule *s)
 {
-    s->client_count = 1 + (uint32_t)below(random, 8);
+    s->client_count = 1 + (uint32_t)below(random, 10);
     for (uint32_t i = 0; i < s->client_count; i++) {
         struct client_plan *client = &s->clients[i];
         *client = (struct client_plan){.at_ns = 200 * MS_NS + below(random, span_ns),
@@ -105,22 +105,42 @@ static struct fault make_fault(uint64_t *random, const struct schedule *s, uint6
     return fault;
 }
 
+// What hurts most comes together: a process dies whose last words are still on their way, or while another one hands its pages over.
+static struct fault make_companion(uint64_t *random, const struct schedule *s, const struct fault *first)
+{
+    const bool kills = first->kind == FAULT_PART_WAY || first->kind == FAULT_PART || first->kind == FAULT_DELAY;
+    struct fault second = make_fault(random, s, first->at_ns + between(random, MS_NS / 4, S_NS / 2));
+
+    if (!kills && first->kind != FAULT_DRAIN)
+        return second;
+    second.kind = FAULT_KILL;
+    second.a = kills ? first->a : any_other(random, s, first->a);
+    second.for_ns = between(random, 5 * MS_NS, S_NS);
+    return second;
+}
+
+// Returns a time for a fault: mostly while a request is computed.
+static uint64_t fault_time(uint64_t *random, const struct schedule *s, uint64_t span_ns)
+{
+    const struct client_plan *client = &s->clients[below(random, s->client_count)];
+
+    return below(random, 5) ? client->at_ns + between(random, MS_NS, S_NS) : 200 * MS_NS + below(random, span_ns);
+}
+
 static void make_faults(uint64_t *random, uint64_t span_ns, struct schedule *s)
 {
-    static const uint32_t counts[] = {0, 1, 1, 2, 2, 3, 3, 4, 6, 10};
+    static const uint32_t counts[] = {0, 1, 2, 2, 3, 3, 4, 5, 6, 10};
+    const uint32_t count = counts[below(random, ARRAY_COUNT(counts))];
 
-    s->fault_count = counts[below(random, ARRAY_COUNT(counts))];
-    for (uint32_t i = 0; i < s->fault_count; i++) {
-        // often two at once, one while the mesh recovers from another, or one while a request is computed
-        const uint64_t before_ns = i ? s->faults[i - 1].at_ns : 0;
-        const struct client_plan *client = &s->clients[below(random, s->client_count)];
-        const uint64_t how = below(random, 4);
-        const uint64_t at_ns = how == 0 && i ? before_ns + between(random, 1000, 3 * S_NS)
-                               : how <= 2    ? client->at_ns + between(random, MS_NS, S_NS)
-                                             : 200 * MS_NS + below(random, span_ns);
-        s->faults[i] = make_fault(random, s, at_ns);
-        if (s->faults[i].kind == FAULT_DRAIN && below(random, 2)) // who leaves while pages are handed over
-            s->clients[client - s->clients].leaves_ns = MAX(at_ns, client->at_ns) + between(random, MS_NS / 4, 200 * MS_NS);
+    while (s->fault_count < count) {
+        const struct fault fault = make_fault(random, s, fault_time(random, s, span_ns));
+        s->faults[s->fault_count++] = fault;
+        if (s->fault_count < count && below(random, 2))
+            s->faults[s->fault_count++] = make_companion(random, s, &fault);
+        if (fault.kind == FAULT_DRAIN && below(random, 2)) { // who leaves while pages are handed over
+            struct client_plan *client = &s->clients[below(random, s->client_count)];
+            client->leaves_ns = MAX(fault.at_ns, client->at_ns) + between(random, MS_NS / 4, 200 * MS_NS);
+        }
     }
 }
 
