@@ -409,9 +409,28 @@ static void rebuild_lost(struct sched *s, uint32_t slot)
     sched_sequence_rebuild(s, slot);
 }
 
+// Neither end of a hand-over has the part's pages any more.
+static void lost_at_both_ends(struct sched *s, uint32_t slot, uint32_t part)
+{
+    bool given_up = part != slot && s->seqs[part].state != SCHED_SEQ_EXTENT; // another part was lost
+    s->cold[slot].extent.lost = false;
+    sched_move_forget(s, slot);
+    if (part == slot)
+        sched_sequence_lost(s, slot);
+    else
+        sched_sequence_extent_lost(s, part);
+    if (given_up)
+        sched_sequence_rebuild(s, slot);
+    s->coming_back[s->seqs[slot].class] -= s->cold[slot].over;
+}
+
 // The pages that have arrived at the other end are of no use: they are released there.
 static void lost_on_its_way(struct sched *s, uint32_t slot, uint32_t part)
 {
+    if (s->cold[slot].move.taker_lost) {
+        lost_at_both_ends(s, slot, part);
+        return;
+    }
     sched_sequence_move_landed(s, slot);
     if (s->seqs[part].state == SCHED_SEQ_EXTENT)
         sched_extent_cut(s, slot, sched_extent_index(s, part));
@@ -424,21 +443,13 @@ static void place_down(struct sched *s, uint32_t index)
     struct sched_place *place = &s->places.of[index];
     if (!place->up)
         return;
-    // Sequences on their way here stay where they are. If the hand-over was done already, their next row says LOST.
+    // Sequences that were to come here stay where they are. For those on their way, the answer to MOVE says where their pages are.
     for (uint32_t i = s->moves.count; i > 0; i--) {
         uint32_t slot = s->moves.slots[i - 1];
-        if (s->cold[slot].move.to != index)
-            continue;
-        if (s->cold[slot].over) {
-            sched_move_forget(s, slot);
-            sched_sequence_requeue(s, slot);
-            s->coming_back[s->seqs[slot].class]--;
-        } else if (s->cold[slot].extent.lost) {
-            sched_move_forget(s, slot);
-            rebuild_lost(s, slot);
-        } else {
+        if (s->cold[slot].move.to == index && s->cold[slot].move.id != 0)
+            sched_move_taker_lost(s, slot);
+        else if (s->cold[slot].move.to == index)
             sched_sequence_move_off(s, slot);
-        }
     }
     evict_all(s, place);
     while (place->holders.head != NONE) {
@@ -541,8 +552,13 @@ static void move_answered(struct sched *s, const struct sched_moved *m)
     bool over = s->cold[slot].over, lost = s->cold[slot].extent.lost;
     bool again = !sched_place_of(s, &s->seqs[part])->draining ||
                  !s->cold[slot].move.failed; // the one that was to take it may be dead: another may
+    bool taker_lost = s->cold[slot].move.taker_lost;
     s->cold[slot].move.failed = !m->ok && again;
-    sched_handover_ended(s, slot, m->ok);
+    sched_handover_ended(s, slot, m->ok && !taker_lost);
+    if (m->ok && taker_lost) {
+        lost_at_both_ends(s, slot, part);
+        return;
+    }
     if (!m->ok && !over && !lost && again) {
         sched_sequence_move_off(s, slot);
         return;

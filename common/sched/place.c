@@ -164,10 +164,25 @@ void sched_move_begin(struct sched *s, uint32_t slot, uint32_t part, uint32_t to
     m->load = s->seqs[part].load;
     m->batch = (uint8_t)mini_batch;
     m->id = 0;
+    m->taker_lost = false;
     m->relabels = to == seq->place;
     s->places.of[to].loads[seq->class][mini_batch].incoming += m->load;
     s->moves.relabelling += m->relabels;
     s->moves.slots[s->moves.count++] = slot;
+}
+
+static void leave_taker(struct sched *s, uint32_t slot)
+{
+    struct sched_move_link *m = &s->cold[slot].move;
+    unreserve_pages(s, m->to, m->pages);
+    s->places.of[m->to].loads[s->seqs[slot].class][m->batch].incoming -= m->load;
+    m->pages = m->load = 0;
+}
+
+void sched_move_taker_lost(struct sched *s, uint32_t slot)
+{
+    leave_taker(s, slot);
+    s->cold[slot].move.taker_lost = true;
 }
 
 void sched_move_forget(struct sched *s, uint32_t slot)
@@ -175,8 +190,7 @@ void sched_move_forget(struct sched *s, uint32_t slot)
     struct sched_seq_cold *cold = &s->cold[slot];
     if (cold->move.to == NONE)
         return;
-    unreserve_pages(s, cold->move.to, cold->move.pages);
-    s->places.of[cold->move.to].loads[s->seqs[slot].class][cold->move.batch].incoming -= cold->move.load;
+    leave_taker(s, slot);
     s->moves.relabelling -= cold->move.relabels;
     cold->move.to = NONE;
     cold->move.id = 0;

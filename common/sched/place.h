@@ -123,6 +123,7 @@ struct sched_move_link {
     uint8_t failures;     // consecutive failed moves; after each it stays for longer
     bool relabels;        // it only changes its mini-batch: `to` is its own place, and no pages are reserved
     bool failed;          // the last move failed
+    bool taker_lost;      // the place it moves to went down: the answer says whether the pages are still where they were
 };
 
 struct sched_moves {
@@ -131,6 +132,7 @@ struct sched_moves {
     uint64_t next_id;
 };
 
+void sched_move_taker_lost(struct sched *s, uint32_t slot);
 bool sched_move_is_free(const struct sched *s); // returns whether one more may be handed over
 void sched_move_begin(struct sched *s, uint32_t slot, uint32_t part, uint32_t to, uint32_t pages, uint32_t mini_batch);
 void sched_move_forget(struct sched *s, uint32_t slot); // gives up what is reserved for it

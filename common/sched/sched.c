@@ -150,7 +150,7 @@ enum sched_where sched_where(const struct sched *s, uint64_t sequence, uint32_t 
 
     if (slot == NONE)
         return SCHED_NOWHERE;
-    if (sched_extent_uses(s, slot, place, SCHED_EXTENTS_MAX) || s->cold[slot].move.to == place)
+    if (sched_extent_uses(s, slot, place, SCHED_EXTENTS_MAX) || (s->cold[slot].move.to == place && !s->cold[slot].move.taker_lost))
         return SCHED_THERE;
     return s->seqs[slot].place == SCHED_SEQ_NO_PLACE ? SCHED_WAITS : SCHED_ELSEWHERE;
 }

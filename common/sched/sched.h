@@ -270,7 +270,7 @@ enum sched_action_kind {
     SCHED_RELEASE,  // .release: free the sequence's pages; no step in flight uses them
     SCHED_FINISHED, // .finished
     SCHED_REJECT,   // .reject: the queue is full. The core forgets the sequence and whatever a place holds of it
-    SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either place
+    SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of the place that gives them
     SCHED_DRAINED,  // .place: it no longer holds anything
 };
 

@@ -262,7 +262,7 @@ void places_down(struct place *place)
     struct scheduler *scheduler = place->member->scheduler;
     struct s_part *s_part = &scheduler->s_part;
     struct rpc_channel *channel = place->member->channel;
-    bool asked = place->frees.asked, forgetting = place->kind == SCHED_LOCAL_POOL && s_part->forget.asked;
+    const bool asked = place->frees.asked, forgetting = place->kind == SCHED_LOCAL_POOL && s_part->forget.asked;
 
     place->frees.asked = false; // first: the call's end says nothing any more
     if (asked && channel)
@@ -271,6 +271,12 @@ void places_down(struct place *place)
         s_part->forget.asked = 0;
         if (channel)
             rpc_cancel(channel, s_part->forget.call);
+    }
+    for (uint32_t i = 0; channel && i < MOVES_MAX;
+         i++) { // the core waits for their end, which a place that is silent would not say
+        const struct pending_move *pending = &scheduler->moves.of[i];
+        if (pending->used && pending->move.to == place->index && pending->to_stay == place->member->stay)
+            rpc_cancel(channel, pending->call);
     }
     for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)
         scheduler->frees.waiting--;
@@ -294,16 +300,39 @@ static void end_move(struct pending_move *pending, bool ok)
     events_add(&pending->scheduler->events, &event);
 }
 
+// Whether a place is up, and has been since a hand-over with it began.
+static bool is_there(const struct pending_move *pending, uint32_t place_index, uint32_t stay)
+{
+    const struct member *member = pending->scheduler->places.of[place_index].member;
+    return member->up && member->stay == stay;
+}
+
 // Has one end of a hand-over free the pages, and ends it then. A place that is down, or was meanwhile, has none of them.
 static void free_then_end(struct pending_move *pending, uint32_t place_index, uint32_t stay, bool ok)
 {
     struct place *place = &pending->scheduler->places.of[place_index];
 
     pending->ok = ok;
-    if (place->member->up && place->member->stay == stay)
+    if (is_there(pending, place_index, stay))
         queue_free(place, (struct pending_free){.sequence = pending->move.sequence, .keep_sampler = true, .move = pending});
     else
         end_move(pending, ok);
+}
+
+// The pages have arrived. When the giver went down, the core ended the hand-over; when the taker did, the giver keeps its pages.
+static void take_arrived(struct pending_move *pending)
+{
+    const struct sched_move *move = &pending->move;
+    const bool has_giver = is_there(pending, move->from, pending->from_stay);
+
+    if (has_giver && is_there(pending, move->to, pending->to_stay)) {
+        free_then_end(pending, move->from, pending->from_stay, true);
+        return;
+    }
+    if (!has_giver && is_there(pending, move->to, pending->to_stay) &&
+        !claims_add_copy(pending->scheduler, move->to, move->sequence))
+        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)move->sequence, move->to);
+    end_move(pending, false);
 }
 
 static void on_fetched(void *user, enum status status, const char *text)
@@ -311,7 +340,7 @@ static void on_fetched(void *user, enum status status, const char *text)
     struct pending_move *pending = user;
 
     if (!status) {
-        free_then_end(pending, pending->move.from, pending->from_stay, true);
+        take_arrived(pending);
         return;
     }
     if (repeat_is_due(&pending->scheduler->moves.failures, clock_now_us(), text))
@@ -366,7 +395,7 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
     request.first_position = move->first;
     request.positions = move->positions;
     if (!to->channel || rpc_call_start(to->channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size,
-                                       &callbacks, pending, NULL, &error))
+                                       &callbacks, pending, &pending->call, &error))
         end_move(pending, false);
 }
 

@@ -90,6 +90,7 @@ struct places {
 struct pending_move {
     struct scheduler *scheduler;
     struct sched_move move;
+    struct rpc_handle call; // to the taker
     uint64_t began_us;
     uint32_t from_stay, to_stay; // the members' `stay` when it began
     bool used, ok;               // ok: the pages have arrived and are being freed at the old place

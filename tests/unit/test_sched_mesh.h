@@ -54,8 +54,10 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
         q->kept = q->kept && q->place != place;
         if (q->place == place || q->kv[place] > 0)
             mesh_unhold(q, place);
-        if (q->moving_until != 0 && (q->move_from == place || q->move_to == place))
+        if (q->moving_until != 0 && q->move_from == place)
             q->moving_until = 0; // PLACE_DOWN is the answer
+        else if (q->moving_until != 0 && q->move_to == place)
+            q->taker_lost = true;
         q->release_until[place] = 0;
     }
     m->up[place] = m->draining[place] = false;
@@ -345,7 +347,9 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
             e->moved.id = q->move_id;
             e->moved.ok = !mesh_chance(m, m->move_fails_permille);
             e->moved.positions = q->move_positions;
-            if (e->moved.ok) {
+            if (e->moved.ok && q->taker_lost) {
+                mesh_unhold(q, q->move_from);
+            } else if (e->moved.ok) {
                 q->kv[q->move_to] = 0;
                 q->kv_first[q->move_to] = q->kv_first[q->move_from];
                 mesh_hold(m, q, q->move_to, q->move_positions, NULL);

@@ -251,6 +251,7 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         q->move_id = a->move.id;
         q->move_from = a->move.from;
         q->move_to = a->move.to;
+        q->taker_lost = false;
         MESH_CHECK(m->local_moves || a->move.to != 0);
         m->moves_to_local += a->move.to == 0;
         m->moves_from_local += a->move.from == 0;

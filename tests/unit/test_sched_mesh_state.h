@@ -34,6 +34,7 @@ struct mesh_seq {
     uint64_t moving_until; // when its MOVE is answered; 0: there is none
     uint64_t move_id;
     uint32_t move_from, move_to, move_positions;
+    bool taker_lost;                     // move_to went down
     uint64_t release_until[MESH_PLACES]; // when its RELEASE there is acknowledged
     uint64_t first_taken_us;
 };
