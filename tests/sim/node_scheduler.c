@@ -72,6 +72,8 @@ static struct {
     uint32_t starts; // of the scheduler that is meant
     uint32_t stay[SCHED_PLACES_MAX];
     uint64_t since_us[SCHED_PLACES_MAX];
+    bool claimed
+        [SCHED_PLACES_MAX]; // since nothing was to be freed there: a claim for which the ledger has no room is not in it until it is freed
     uint64_t s_part_us; // when its s-part was up for the first time; 0: not yet
 } seen;
 
@@ -87,6 +89,9 @@ static void look_at_places(const struct node *node, const struct scheduler *sche
         if (stay != seen.stay[i])
             seen.since_us[i] = node->now_ns / 1000;
         seen.stay[i] = stay;
+        const struct place *place = &scheduler->places.of[i];
+        const bool frees = place->frees.to_free.head || place->frees.freeing.head;
+        seen.claimed[i] = scheduler->claims.held_count || (seen.claimed[i] && frees);
     }
 }
 
@@ -177,11 +182,12 @@ bool scheduler_place(const struct node *node, uint32_t index, struct place_view 
     if (index >= scheduler->places.count || !scheduler->core.sched)
         return false;
     const struct place *place = &scheduler->places.of[index];
+    look_at_places(node, scheduler);
     sched_get_place(scheduler->core.sched, index, &info);
     if (place->kind == SCHED_KV_WORKER)
         snprintf(out->name, sizeof out->name, "%s", place->worker.name);
     out->up = info.up;
-    out->settled = !scheduler->claims.held_count && !scheduler->frees.unclaimed && !place->member->cleaning;
+    out->settled = !seen.claimed[index] && !scheduler->frees.unclaimed && !place->member->cleaning;
     out->pages_used = info.pages_used;
     out->pages_idle = info.pages_idle;
     out->pages_total = info.pages_total;
