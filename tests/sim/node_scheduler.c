@@ -95,16 +95,17 @@ static void look_at_places(const struct node *node, const struct scheduler *sche
     }
 }
 
-// The linker puts these before the scheduler's own. What a request holds that was accepted is not to be freed before its gateway can have come again:
-// the model may take long to load, so the time counts from then.
+// The linker puts these before the scheduler's own. What a request holds that was accepted is not to be freed before its gateway can have come
+// again, unless a place is full: the model may take long to load, so the time counts from then.
 bool __real_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
 bool __wrap_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
 bool __wrap_places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler)
 {
     const uint64_t since_us = seen.s_part_us ? world.current->now_ns / 1000 - seen.s_part_us : 0;
 
-    if (since_us < CLAIM_US - 1000000 && !sched_knows(scheduler->core.sched, sequence) &&
-        !token_logs_find(scheduler->sequences.logs, sequence) && gateways_have(sequence))
+    if (!claims_may_come(&scheduler->claims, world.current->now_ns / 1000) && since_us < CLAIM_US - 1000000 &&
+        !sched_knows(scheduler->core.sched, sequence) && !token_logs_find(scheduler->sequences.logs, sequence) &&
+        gateways_have(sequence))
         check_note("%llx is freed, and its gateway has yet to come again", (unsigned long long)sequence);
     return __real_places_free_unclaimed(scheduler, place, sequence, keep_sampler);
 }
