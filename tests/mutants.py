@@ -191,7 +191,7 @@ FAULTS = [
     # A sequence that is cancelled on its way goes on.
     Fault("sim-cancel-moving", "common/sched/event.c", "    if (over) { // it ended meanwhile", "    if (over && !m->ok) { // it ended meanwhile", "sim/mesh"),
     # After a hand-over the giver keeps its copy; after one that failed the taker does.
-    Fault("sim-giver-keeps", "services/scheduler/places.c", "        free_then_end(pending, move->from, pending->from_stay, true);",
+    Fault("sim-giver-keeps", "services/scheduler/places.c", "        free_then_end(pending, pending->move.from, pending->from_stay, true);",
           "        end_move(pending, true);", "sim/mesh"),
     Fault("sim-taker-keeps", "common/mesh/handover.c", "    if (fetch->status)\n        free_pages(fetch);\n    else\n        publish(handover);",
           "    publish(handover);", "sim/mesh"),
@@ -204,7 +204,7 @@ FAULTS = [
     # A stage takes rows of another term.
     Fault("sim-term", "services/s-part/engine/calls.c", "!stage->term || step.forward.term != stage->term ||", "!stage->term ||", "sim/mesh"),
     # A place that has come back is asked to free what was handed over before it went.
-    Fault("sim-stay", "services/scheduler/places.c", "return member->up && member->stay == stay;", "return member->up && stay;", "sim/mesh"),
+    Fault("sim-stay", "services/scheduler/places.c", "if (place->member->up && place->member->stay == stay)", "if (place->member->up && stay)", "sim/mesh"),
     # Pages that a place was to free when it went down are still to be freed when it is back.
     Fault("sim-frees-left", "services/scheduler/places.c",
           "    for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)\n        scheduler->frees.waiting--;\n    report_free(place, &place->frees.to_free);\n",

@@ -35,29 +35,6 @@ static void forget_place(struct claims *claims, uint32_t place)
             forget(claims, i);
 }
 
-static bool make_room(struct claims *claims, size_t count)
-{
-    if (count <= claims->held_capacity)
-        return true;
-    struct held *grown = realloc(claims->held, count * sizeof *grown);
-    if (!grown)
-        return false;
-    claims->held = grown;
-    claims->held_capacity = (uint32_t)count;
-    return true;
-}
-
-bool claims_add_copy(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
-{
-    struct claims *claims = &scheduler->claims;
-
-    if (!make_room(claims, claims->held_count + 1u))
-        return false;
-    claims->held[claims->held_count++] = (struct held){.sequence = sequence, .place = place, .is_copy = true};
-    claims->copy_count++;
-    return true;
-}
-
 enum status claims_take(struct claims *claims, uint32_t place, const Fastdecode__RegisterRequest *request, struct error *error)
 {
     forget_place(claims, place);
@@ -65,8 +42,13 @@ enum status claims_take(struct claims *claims, uint32_t place, const Fastdecode_
     if (request->n_held > HELD_OF_MEMBER_MAX || count > HELD_MAX)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "the member holds %zu sequences, the limit is %d, and %d of all members",
                          request->n_held, HELD_OF_MEMBER_MAX, HELD_MAX);
-    if (!make_room(claims, count))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate a list of %zu held sequences", count);
+    if (count > claims->held_capacity) {
+        struct held *grown = realloc(claims->held, count * sizeof *grown);
+        if (!grown)
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate a list of %zu held sequences", count);
+        claims->held = grown;
+        claims->held_capacity = (uint32_t)count;
+    }
     for (size_t i = 0; i < request->n_held; i++)
         claims->held[claims->held_count++] = (struct held){.sequence = request->held[i]->sequence,
                                                            .place = place,

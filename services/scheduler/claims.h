@@ -44,8 +44,6 @@ void claims_end_stale(struct claims *claims, uint32_t place, bool freed);
 // Gives sequences that wait to be rebuilt what the place holds of them. Call it when the place comes up, after the core's PLACE_UP
 // event is queued.
 void claims_reclaim(struct scheduler *scheduler, uint32_t place);
-// Has pages freed, of which the core knows nothing, once their sequence cannot be placed there. False: no memory.
-bool claims_add_copy(struct scheduler *scheduler, uint32_t place, uint64_t sequence) MUST_CHECK;
 // Frees what nobody has claimed at the place, to make room.
 void claims_drop(struct scheduler *scheduler, uint32_t place);
 // Starts a new sequence at once, or, if it was resubmitted, when a place that holds its pages is up.

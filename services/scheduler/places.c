@@ -75,6 +75,7 @@ static void queue_free(struct place *place, struct pending_free what)
 }
 
 static void end_move(struct pending_move *move, bool ok);
+static void cancel_moves(const struct place *place);
 
 // Reports those of a list as free, and empties it. An event may run a tick, which may add to the place's lists.
 static void report_free(struct place *place, struct pending_list *list)
@@ -272,12 +273,7 @@ void places_down(struct place *place)
         if (channel)
             rpc_cancel(channel, s_part->forget.call);
     }
-    for (uint32_t i = 0; channel && i < MOVES_MAX;
-         i++) { // the core waits for their end, which a place that is silent would not say
-        const struct pending_move *pending = &scheduler->moves.of[i];
-        if (pending->used && pending->move.to == place->index && pending->to_stay == place->member->stay)
-            rpc_cancel(channel, pending->call);
-    }
+    cancel_moves(place);
     for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)
         scheduler->frees.waiting--;
     report_free(place, &place->frees.to_free);
@@ -300,39 +296,16 @@ static void end_move(struct pending_move *pending, bool ok)
     events_add(&pending->scheduler->events, &event);
 }
 
-// Whether a place is up, and has been since a hand-over with it began.
-static bool is_there(const struct pending_move *pending, uint32_t place_index, uint32_t stay)
-{
-    const struct member *member = pending->scheduler->places.of[place_index].member;
-    return member->up && member->stay == stay;
-}
-
 // Has one end of a hand-over free the pages, and ends it then. A place that is down, or was meanwhile, has none of them.
 static void free_then_end(struct pending_move *pending, uint32_t place_index, uint32_t stay, bool ok)
 {
     struct place *place = &pending->scheduler->places.of[place_index];
 
     pending->ok = ok;
-    if (is_there(pending, place_index, stay))
+    if (place->member->up && place->member->stay == stay)
         queue_free(place, (struct pending_free){.sequence = pending->move.sequence, .keep_sampler = true, .move = pending});
     else
         end_move(pending, ok);
-}
-
-// The pages have arrived. When the giver went down, the core ended the hand-over; when the taker did, the giver keeps its pages.
-static void take_arrived(struct pending_move *pending)
-{
-    const struct sched_move *move = &pending->move;
-    const bool has_giver = is_there(pending, move->from, pending->from_stay);
-
-    if (has_giver && is_there(pending, move->to, pending->to_stay)) {
-        free_then_end(pending, move->from, pending->from_stay, true);
-        return;
-    }
-    if (!has_giver && is_there(pending, move->to, pending->to_stay) &&
-        !claims_add_copy(pending->scheduler, move->to, move->sequence))
-        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)move->sequence, move->to);
-    end_move(pending, false);
 }
 
 static void on_fetched(void *user, enum status status, const char *text)
@@ -340,16 +313,32 @@ static void on_fetched(void *user, enum status status, const char *text)
     struct pending_move *pending = user;
 
     if (!status) {
-        take_arrived(pending);
+        free_then_end(pending, pending->move.from, pending->from_stay, true);
         return;
     }
-    if (repeat_is_due(&pending->scheduler->moves.failures, clock_now_us(), text))
+    if (status != STATUS_CANCELLED && repeat_is_due(&pending->scheduler->moves.failures, clock_now_us(), text))
         log_warn("MOVE-FAILED", "sequence=%llx from=%u to=%u why=\"%s\" times=%u", (unsigned long long)pending->move.sequence,
                  pending->move.from, pending->move.to, text, pending->scheduler->moves.failures.count);
-    if (status == STATUS_DEADLINE_EXCEEDED) // the taker may have said yes a moment too late
+    if (status == STATUS_DEADLINE_EXCEEDED || status == STATUS_CANCELLED) // the taker may have said yes a moment too late
         free_then_end(pending, pending->move.to, pending->to_stay, false);
     else // one that says no has freed what it had
         end_move(pending, false);
+}
+
+// One end of hand-overs is down. The core waits for their end, which a taker that is silent would not say; and what it took from a giver that
+// is down is of no use.
+static void cancel_moves(const struct place *place)
+{
+    const struct scheduler *scheduler = place->member->scheduler;
+
+    for (uint32_t i = 0; i < MOVES_MAX; i++) {
+        const struct pending_move *pending = &scheduler->moves.of[i];
+        const struct member *taker = scheduler->places.of[pending->move.to].member;
+        const bool gives = pending->move.from == place->index && pending->from_stay == place->member->stay;
+        const bool takes = pending->move.to == place->index;
+        if (pending->used && (gives || takes) && pending->to_stay == taker->stay && taker->channel)
+            rpc_cancel(taker->channel, pending->call);
+    }
 }
 
 static struct pending_move *unused_move(struct scheduler *scheduler)

@@ -151,7 +151,7 @@ static void begin_seed(bool errors, uint32_t limit_s)
     alarm(limit_s);
 }
 
-// What a child wrote to stderr, from what says why it ended: a sanitizer, an assertion, else the last line.
+// The text that a child wrote to stderr, from what says why it ended: a sanitizer, an assertion, else the last line.
 static void last_words(int errors, char *out, size_t out_bytes)
 {
     static const char *const marks[] = {"ASSERT-FAILED", "ERROR: ", "runtime error: "};

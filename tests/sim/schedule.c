@@ -105,7 +105,7 @@ static struct fault make_fault(uint64_t *random, const struct schedule *s, uint6
     return fault;
 }
 
-// What hurts most comes together: a process dies whose last words are still on their way, or while another one hands its pages over.
+// The faults that hurt most come together: a process dies whose last words are still on their way, or while another one hands its pages over.
 static struct fault make_companion(uint64_t *random, const struct schedule *s, const struct fault *first)
 {
     const bool kills = first->kind == FAULT_PART_WAY || first->kind == FAULT_PART || first->kind == FAULT_DELAY;

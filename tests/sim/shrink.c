@@ -24,7 +24,7 @@ static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
 static bool is_end(char byte) { return byte == '\0' || byte == ':' || byte == '\n'; }
 
-// What a wrong answer begins with: its status. "": it is another failure.
+// The status with which a wrong answer begins. "": it is another failure.
 static const char *wrong_answer(const char *failure)
 {
     const char *got = strstr(failure, "\n  got ");
