@@ -584,6 +584,8 @@ static void print_usage(void)
         "  --replay FILE  runs schedules that were printed: FILE holds one, from \"seed\" to \"end\"; lines with # before it are left out\n"
         "  --help         prints this\n"
         "\n"
+        "Seeds from 10^12 on dwell on one weak spot each: hand-overs, a new scheduler, or workers that come back.\n"
+        "\n"
         "FD_SIM_SEED=N runs one seed and prints its schedule and its log. The last line has one hash of all that happened, which is the same\n"
         "for all builds with the same seeds. Ends with 1 if a seed failed.\n",
         FAILURES_MAX);

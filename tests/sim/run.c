@@ -35,6 +35,8 @@ static void begin_fault(const struct fault *fault)
     case FAULT_VANISH:
         if (!a->up)
             break;
+        if (fault->kind == FAULT_VANISH && fault->value > 1)
+            network_late(a, (uint64_t)fault->value);
         node_kill(a, fault->kind == FAULT_VANISH);
         a->moves = fault->value; // it is started at another host: the one that vanished says nothing any more
         run.starts_ns[fault->a] = until_ns;

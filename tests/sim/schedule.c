@@ -7,6 +7,17 @@
 
 enum { NODES_OTHERS = 1 }; // before the s-parts: the scheduler
 
+// Seeds from this one on dwell on one weak spot each.
+#define DWELLS_FROM 1000000000000ull
+
+enum weak_spot {
+    ANYWHERE,
+    HAND_OVERS,   // workers drain, and one of those between which pages travel has trouble
+    SCHEDULERS,   // the scheduler is replaced, while others are slow and clients leave
+    COMINGS_BACK, // workers are cut off from the scheduler, and are back at once
+    WEAK_SPOTS,
+};
+
 static const char *const fault_names[FAULT_KINDS] = {
     [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish", [FAULT_STOP] = "stop",     [FAULT_PART] = "part",
     [FAULT_PART_WAY] = "part-way", [FAULT_CUT] = "cut",       [FAULT_DELAY] = "delay",   [FAULT_SLOW] = "slow",
@@ -76,6 +87,11 @@ static uint32_t any_other(uint64_t *random, const struct schedule *s, uint32_t a
     return b + (b >= a);
 }
 
+static uint32_t any_worker(uint64_t *random, const struct schedule *s)
+{
+    return NODES_OTHERS + s->mesh.stages + (uint32_t)below(random, s->workers);
+}
+
 static struct fault make_fault(uint64_t *random, const struct schedule *s, uint64_t at_ns)
 {
     static const enum fault_kind often[] = {FAULT_KILL,  FAULT_KILL,     FAULT_KILL,   FAULT_VANISH, FAULT_STOP,
@@ -99,7 +115,7 @@ static struct fault make_fault(uint64_t *random, const struct schedule *s, uint6
         break;
     }
     case FAULT_MEMORY: fault.value = (int64_t)between(random, 1, 400); break;
-    case FAULT_DRAIN: fault.a = NODES_OTHERS + s->mesh.stages + (uint32_t)below(random, s->workers); break;
+    case FAULT_DRAIN: fault.a = any_worker(random, s); break;
     default: break;
     }
     return fault;
@@ -144,6 +160,101 @@ static void make_faults(uint64_t *random, uint64_t span_ns, struct schedule *s)
     }
 }
 
+// --- on a weak spot
+
+static struct fault of_kind(uint64_t *random, const struct schedule *s, enum fault_kind kind, uint64_t at_ns)
+{
+    struct fault fault;
+
+    do
+        fault = make_fault(random, s, at_ns);
+    while (fault.kind != kind);
+    return fault;
+}
+
+// Pages travel for a tenth of a second or so: trouble comes meanwhile.
+static void disturb_hand_over(uint64_t *random, struct schedule *s, uint64_t at_ns)
+{
+    static const enum fault_kind kinds[] = {FAULT_KILL, FAULT_KILL,  FAULT_CUT,  FAULT_CUT,    FAULT_PART,  FAULT_PART_WAY,
+                                            FAULT_STOP, FAULT_DELAY, FAULT_FLIP, FAULT_MEMORY, FAULT_DOUBLE};
+    struct fault drain = of_kind(random, s, FAULT_DRAIN, at_ns);
+
+    s->faults[s->fault_count++] = drain;
+    for (uint32_t i = (uint32_t)below(random, 3); i > 0 && s->fault_count < FAULTS_MAX; i--) {
+        struct fault *fault = &s->faults[s->fault_count++];
+        *fault = of_kind(random, s, kinds[below(random, ARRAY_COUNT(kinds))], at_ns + between(random, MS_NS / 4, 200 * MS_NS));
+        if (below(random, 4)) { // of one of those that hand over, or tell them to
+            fault->a = below(random, 2) ? drain.a : any_worker(random, s);
+            fault->b = s->workers > 1 && below(random, 2) ? NODES_OTHERS + s->mesh.stages + (fault->a - s->mesh.stages) % s->workers
+                                                          : 0;
+        }
+        if (fault->kind == FAULT_KILL)
+            fault->for_ns = between(random, 5 * MS_NS, S_NS);
+    }
+    if (below(random, 2)) {
+        struct client_plan *client = &s->clients[below(random, s->client_count)];
+        client->leaves_ns = MAX(at_ns, client->at_ns) + between(random, MS_NS / 4, 200 * MS_NS);
+    }
+}
+
+// The new scheduler comes while what the old one said is still on its way, or being done.
+static void replace_scheduler(uint64_t *random, struct schedule *s, uint64_t at_ns)
+{
+    static const enum fault_kind kinds[] = {FAULT_PART, FAULT_PART_WAY, FAULT_DELAY, FAULT_SLOW, FAULT_STOP, FAULT_KILL};
+    const bool vanishes = below(random, 2);
+
+    for (uint32_t i = (uint32_t)below(random, 3); i > 0 && s->fault_count < FAULTS_MAX - 1; i--) {
+        struct fault *fault = &s->faults[s->fault_count++];
+        *fault = of_kind(random, s, kinds[below(random, ARRAY_COUNT(kinds))], at_ns - between(random, MS_NS / 4, 50 * MS_NS));
+        if (fault->kind != FAULT_STOP && fault->kind != FAULT_KILL && fault->kind != FAULT_SLOW)
+            fault->a = 0;
+        else
+            fault->a = fault->a ? fault->a : 1;
+        fault->b = fault->b == fault->a ? any_other(random, s, fault->a) : fault->b;
+        fault->for_ns = between(random, 20 * MS_NS, 6 * S_NS);
+    }
+    s->faults[s->fault_count++] = (struct fault){
+        .at_ns = at_ns,
+        .kind = vanishes ? FAULT_VANISH : FAULT_KILL,
+        .value = vanishes ? 1 + (int64_t)(below(random, 2) * between(random, 50 * MS_NS, 8 * S_NS)) : 0,
+        .for_ns = between(random, 5 * MS_NS, S_NS),
+    };
+    for (uint32_t i = 0; i < s->client_count; i++)
+        if (!below(random, 4))
+            s->clients[i].leaves_ns = MAX(at_ns, s->clients[i].at_ns) + between(random, MS_NS, 6 * S_NS);
+}
+
+static void cut_off_worker(uint64_t *random, struct schedule *s, uint64_t at_ns)
+{
+    struct fault *fault = &s->faults[s->fault_count++];
+
+    *fault = of_kind(random, s, below(random, 3) ? FAULT_CUT : below(random, 2) ? FAULT_FLIP : FAULT_PART, at_ns);
+    fault->a = any_worker(random, s);
+    fault->b = 0;
+    if (fault->kind == FAULT_CUT)
+        fault->value = below(random, 2) ? 0 : (int64_t)below(random, 500);
+    if (below(random, 3) || s->fault_count == FAULTS_MAX)
+        return;
+    s->faults[s->fault_count] = make_companion(random, s, fault);
+    s->fault_count++;
+}
+
+static void dwell(uint64_t *random, uint64_t span_ns, struct schedule *s)
+{
+    const enum weak_spot spot = (enum weak_spot)below(random, WEAK_SPOTS);
+    const uint32_t count = 1 + (uint32_t)below(random, 6);
+
+    for (uint32_t i = 0; i < count && s->fault_count < FAULTS_MAX - 1; i++) {
+        const uint64_t at_ns = fault_time(random, s, span_ns);
+        switch (spot) {
+        case HAND_OVERS: disturb_hand_over(random, s, at_ns); break;
+        case SCHEDULERS: replace_scheduler(random, s, at_ns); break;
+        case COMINGS_BACK: cut_off_worker(random, s, at_ns); break;
+        default: s->faults[s->fault_count++] = make_fault(random, s, at_ns);
+        }
+    }
+}
+
 void schedule_make(uint64_t seed, struct schedule *out)
 {
     uint64_t random = seed;
@@ -152,7 +263,10 @@ void schedule_make(uint64_t seed, struct schedule *out)
     make_mesh(&random, out);
     const uint64_t span_ns = between(&random, S_NS / 4, 8 * S_NS);
     make_clients(&random, span_ns, out);
-    make_faults(&random, span_ns, out);
+    if (seed < DWELLS_FROM)
+        make_faults(&random, span_ns, out);
+    else
+        dwell(&random, span_ns, out);
 }
 
 void schedule_alone(uint32_t kind, bool real_draw, struct schedule *out)

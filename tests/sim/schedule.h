@@ -10,8 +10,8 @@
 enum { FAULTS_MAX = 24 };
 
 enum fault_kind {
-    FAULT_KILL,     // a, and it is started again after `for`
-    FAULT_VANISH,   // as kill, without a word to anybody
+    FAULT_KILL, // a, and it is started again after `for`
+    FAULT_VANISH, // as kill, without a word to anybody; value 1: it is back at another host, more: its last words come so many ns later
     FAULT_STOP,     // a gets no processor for `for`
     FAULT_PART,     // nothing passes between a and b for `for`
     FAULT_PART_WAY, // from a to b

@@ -106,8 +106,9 @@ struct network {
 extern struct network network;
 
 void network_begin(void);
-void network_drop(struct node *node, bool silent); // its process is gone
-void network_back(struct node *node);              // its host, after it had vanished
+void network_drop(struct node *node, bool silent);            // its process is gone
+void network_late(const struct node *from, uint64_t late_ns); // for all that is on its way from it
+void network_back(struct node *node);                         // its host, after it had vanished
 uint64_t network_next_ns(void);
 void network_step(void); // what is due at world.now_ns
 // Cuts connections between two nodes after so many more bytes of either direction; flips a bit in the head of the next message.

@@ -578,6 +578,19 @@ void network_drop(struct node *node, bool silent)
     }
 }
 
+void network_late(const struct node *from, uint64_t late_ns)
+{
+    for (struct wire *wire = net.wires; wire; wire = wire->next)
+        for (uint32_t end = 0; end < 2; end++) {
+            struct stream *stream = &wire->to[1 - end];
+            if (wire->node[end] != from || !stream->last)
+                continue;
+            for (struct piece *piece = stream->first; piece; piece = piece->next)
+                piece->due_ns += late_ns;
+            stream->due_ns = stream->last->due_ns;
+        }
+}
+
 // Its peers learn after a while that their connections are none any more.
 void network_back(struct node *node)
 {
