@@ -248,20 +248,32 @@ void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence)
     id_map_remove(&ledger->slots, sequence);
 }
 
+// Whether a sequence's first positions are in another one's pages. The last page, unless it is full, may have been copied since.
+static bool shares_pages(const struct kv_ledger *ledger, uint32_t slot, uint32_t source, uint32_t positions)
+{
+    const uint64_t page_tokens = ledger->shape.page_tokens;
+    uint64_t at = MAX(ledger->sequences[slot].begin, ledger->sequences[source].begin);
+
+    while (at + page_tokens <= positions && *entry_of(ledger, slot, at) == *entry_of(ledger, source, at))
+        at += page_tokens;
+    return at + page_tokens > positions;
+}
+
 enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
 {
     uint32_t source = kv_ledger_slot(ledger, from), slot = kv_ledger_slot(ledger, to);
+    const struct kv_sequence *origin = source == KV_NONE ? NULL : &ledger->sequences[source];
+    const bool known = from != to && origin && origin->first < positions && origin->complete >= positions;
+    const bool can = known && positions > origin->begin && sees_its_window(ledger, origin, origin->begin, positions);
     enum status status;
 
-    if (slot != KV_NONE && ledger->sequences[slot].complete >= positions)
+    if (slot != KV_NONE && ledger->sequences[slot].complete >= positions && (!can || shares_pages(ledger, slot, source, positions)))
         return STATUS_OK; // a repeated request
-    if (from == to || source == KV_NONE || ledger->sequences[source].first >= positions ||
-        ledger->sequences[source].complete < positions)
+    if (!known)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
-                         source == KV_NONE ? 0 : ledger->sequences[source].complete, positions, (unsigned long long)to);
-    const struct kv_sequence *origin = &ledger->sequences[source];
-    if (positions <= origin->begin || !sees_its_window(ledger, origin, origin->begin, positions))
+                         origin ? origin->complete : 0, positions, (unsigned long long)to);
+    if (!can)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds positions from %u on, too few for %u of them to be shared with %llx",
                          (unsigned long long)from, origin->begin, positions, (unsigned long long)to);

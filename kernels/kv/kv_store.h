@@ -71,9 +71,9 @@ enum status kv_store_begin(struct kv_store *store, uint64_t sequence, uint32_t f
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
 // Makes `to` a sequence whose first `positions` positions are those of `from`. Both use the same pages, which have reference
-// counts. Of an extent, `to` gets one that begins at the same position. kv_store_reserve() copies a shared page when a further position in it is to be written; shared positions never change. If
-// `to` already has as many complete positions, nothing happens; if it has fewer, it is replaced. FAILED_PRECONDITION: `from` has
-// fewer complete positions, or none of these; RESOURCE_EXHAUSTED: max_sequences are known.
+// counts. Of an extent, `to` gets one that begins at the same position. kv_store_reserve() copies a shared page when a further position in
+// it is to be written; shared positions never change. If `to` already has these, nothing happens; what else it has is replaced.
+// FAILED_PRECONDITION: `from` has fewer complete positions, or none of these, and so has `to`; RESOURCE_EXHAUSTED: max_sequences are known.
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
 
 // Iterates over the known sequences in no particular order; *cursor starts at 0. Returns false at the end. The store must not

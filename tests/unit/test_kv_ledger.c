@@ -184,6 +184,9 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     bool had = own->known && own->complete >= positions, room = own->known || known < SEQUENCES;
     bool can = from != to && positions && source->known && source->complete >= positions &&
                positions > source->begin * PAGE_TOKENS && sees_window(ledger, source->begin, positions);
+    uint32_t slot = kv_ledger_slot(ledger, id_of(to)), other = kv_ledger_slot(ledger, id_of(from));
+    for (uint32_t page = MAX(own->begin, source->begin); had && can && page < positions / PAGE_TOKENS; page++)
+        had = page_of(ledger, slot, page) == page_of(ledger, other, page);
     enum status status = kv_ledger_share(ledger, id_of(from), positions, id_of(to), &error);
 
     if (had || !can || !room) {
