@@ -153,10 +153,14 @@ static void on_freed(void *user, enum status status, const char *text)
     if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED && repeat_is_due(&place->frees.failures, clock_now_us(), text))
         log_warn("FREE-FAILED", "place=%u status=%s why=\"%s\" what=\"asked again\" times=%u", place->index, status_name(status),
                  text, place->frees.failures.count);
-    while (place->frees.freeing.head) { // freeing twice is harmless
-        append(scheduler, &place->frees.to_free, take_first(scheduler, &place->frees.freeing));
+    // Freeing twice is harmless, but in their order: once a later one is answered the sequence may be placed there anew.
+    struct pending_list later = place->frees.to_free;
+    place->frees.to_free = place->frees.freeing;
+    place->frees.freeing = (struct pending_list){0};
+    for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)
         scheduler->frees.waiting++;
-    }
+    while (later.head)
+        append(scheduler, &place->frees.to_free, take_first(scheduler, &later));
     place->frees.again_us = clock_now_us() + AGAIN_US;
 }
 

@@ -150,13 +150,13 @@ static bool list_holds(const struct scheduler *scheduler, const struct place *pl
         REST(!is_in_use(scheduler, entries[i].sequence, place->index), "%llx is freed at place %u while a step uses it",
              (unsigned long long)entries[i].sequence, place->index);
         for (uint32_t k = entries[i].next; k; k = entries[k].next)
-            REST(entries[k].sequence != entries[i].sequence, "%llx is freed twice at place %u",
+            REST(entries[k].sequence != entries[i].sequence || entries[i].move, "%llx is freed twice at place %u",
                  (unsigned long long)entries[i].sequence, place->index);
     }
     return true;
 }
 
-// No pages are freed that a step uses, and none twice.
+// No pages are freed that a step uses, and none twice, unless a hand-over that was given up has them freed before the core does.
 static bool holds(const struct node *node, char *out, size_t out_bytes)
 {
     const struct scheduler *scheduler = node->service;
