@@ -164,7 +164,7 @@ LIBS := $(call libraries,$(foreach r,$(ROOMS),$(LIBRARIES_$r)))
 
 # What the product keeps on disk, over a simulated disk that fails (tests/sim/disk).
 SIM_DISK := $(BUILD)/tests/sim/disk
-SIM_DISK_OBJ := $(patsubst tests/sim/disk/%.c,$(BUILD)/obj/tests/sim/disk/%.o,$(wildcard tests/sim/disk/*.c))
+SIM_DISK_OBJ := $(patsubst tests/sim/disk/%.c,$(BUILD)/obj/tests/sim/disk/%.o,$(wildcard tests/sim/disk/*.c)) $(BUILD)/obj/tests/sim/strings.o
 SIM_DISK_WRAP := malloc calloc realloc aligned_alloc free strdup strndup asprintf open close read write pread pwrite lseek fsync fdatasync ftruncate \
     fallocate posix_fallocate posix_fadvise rename unlink unlinkat mkdir stat fstat fstatat access flock fcntl opendir readdir closedir dirfd dprintf \
     getpid clock_gettime getrandom randombytes_buf pthread_create pthread_join pthread_cond_timedwait log_write work_pool_start exchange_header \

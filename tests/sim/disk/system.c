@@ -40,9 +40,6 @@ void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *memory, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 void __wrap_free(void *memory);
-char *__wrap_strdup(const char *text);
-char *__wrap_strndup(const char *text, size_t most);
-int __wrap_asprintf(char **out, const char *format, ...) PRINTF_LIKE(2, 3);
 pid_t __wrap_getpid(void);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
 ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags);
@@ -187,34 +184,6 @@ void *__wrap_realloc(void *memory, size_t bytes)
     memcpy(moved, memory, MIN(bytes, block->bytes));
     __wrap_free(memory);
     return moved;
-}
-
-char *__wrap_strndup(const char *text, size_t most)
-{
-    const size_t length = strnlen(text, most);
-    char *copy = __wrap_malloc(length + 1);
-
-    if (!copy)
-        return NULL;
-    memcpy(copy, text, length);
-    copy[length] = '\0';
-    return copy;
-}
-
-char *__wrap_strdup(const char *text) { return __wrap_strndup(text, SIZE_MAX); }
-
-int __wrap_asprintf(char **out, const char *format, ...)
-{
-    va_list arguments, again;
-
-    va_start(arguments, format);
-    va_copy(again, arguments);
-    const int length = vsnprintf(NULL, 0, format, arguments);
-    if (length >= 0 && (*out = __wrap_malloc((size_t)length + 1)))
-        vsnprintf(*out, (size_t)length + 1, format, again);
-    va_end(again);
-    va_end(arguments);
-    return length >= 0 && *out ? length : -1;
 }
 
 // --- time, chance, the log
