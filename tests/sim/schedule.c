@@ -36,7 +36,8 @@ static uint64_t between(uint64_t *random, uint64_t least, uint64_t most)
     while (least << (doublings + 1) <= most)
         doublings++;
     const uint64_t from = least << below(random, doublings + 1);
-    return MIN(most, from + below(random, from));
+    const uint64_t drawn = from + below(random, from);
+    return MIN(most, drawn);
 }
 
 static void make_mesh(uint64_t *random, struct schedule *s)

@@ -456,7 +456,8 @@ static void receive(struct link *link, struct stream *stream)
     struct wire *wire = link->wire;
     struct piece *piece = stream->first;
     void *at;
-    size_t bytes = MIN(frame_reader_space(&link->relay.reader, &at), piece->bytes);
+    const size_t space = frame_reader_space(&link->relay.reader, &at); // 0: no memory
+    const size_t bytes = MIN(space, piece->bytes);
 
     if (wire->cut_after != UINT64_MAX && wire->cut_after < bytes) {
         end_link(link);
