@@ -141,6 +141,7 @@ def test_auto_in_a_control_group(start_mesh, tmp_path):
         assert_same(run_all(part.url, PROBES), wanted)
         chosen = plan_of(part)
         part.stop()
-    # How much stays depends on what else the group held just then.
-    assert 0 < chosen["streamed_mib"] < plan["weights_mib"], (chosen, plan, limit_mib)
-    assert 0 < chosen["weights_mib"] < plan["weights_mib"], (chosen, plan, limit_mib)
+    # How much stays depends on what the others held just then: more than what is streamed, and no more than the limit allows.
+    assert 0 < chosen["streamed_mib"] < chosen["weights_mib"] < plan["weights_mib"], (chosen, plan, limit_mib)
+    assert chosen["weights_mib"] + chosen["streamed_mib"] >= plan["weights_mib"], (chosen, plan)  # all of it is somewhere
+    assert chosen["process_mib"] + chosen["fixed_mib"] + pool_mib <= limit_mib, (chosen, limit_mib)

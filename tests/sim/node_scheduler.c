@@ -72,7 +72,7 @@ static struct {
     uint32_t starts; // of the scheduler that is meant
     uint32_t stay[SCHED_PLACES_MAX];
     uint64_t since_us[SCHED_PLACES_MAX];
-    bool claimed[SCHED_PLACES_MAX]; // a claim for which the ledger has no room is not in it until it is freed
+    bool claimed[SCHED_PLACES_MAX]; // until claims are settled and freed: one for which the ledger has no room is not in it
     uint64_t s_part_us;             // when its s-part was up for the first time; 0: not yet
 } seen;
 
@@ -85,13 +85,13 @@ static void look_at_places(const struct node *node, const struct scheduler *sche
         seen.s_part_us = node->now_ns / 1000;
     for (uint32_t i = 0; i < scheduler->places.count; i++) {
         const uint32_t stay = 2 * scheduler->places.of[i].member->stay + scheduler->places.of[i].member->up;
-        const bool came = stay != seen.stay[i]; // perhaps with claims that were reclaimed in the same turn
-        if (came)
+        const bool changed = stay != seen.stay[i]; // up again perhaps, with claims that were reclaimed in the same turn
+        if (changed)
             seen.since_us[i] = node->now_ns / 1000;
         seen.stay[i] = stay;
         const struct place *place = &scheduler->places.of[i];
         const bool frees = place->frees.to_free.head || place->frees.freeing.head;
-        seen.claimed[i] = scheduler->claims.held_count || ((seen.claimed[i] || came) && frees);
+        seen.claimed[i] = scheduler->claims.held_count || ((seen.claimed[i] || changed) && frees);
     }
 }
 
